@@ -101,28 +101,28 @@ def _alone(cells: pd.DataFrame) -> pd.Series:
     return cells["num_draft"] == 0
 
 
-def _own(cells: pd.DataFrame) -> pd.Series:
+def _with_draft_model(cells: pd.DataFrame) -> pd.Series:
     return cells["drafter"].eq("model") & (cells["num_draft"] > 0)
 
 
 def _swept(cells: pd.DataFrame) -> list[str]:
     rules = cells["verifier"].isin(["lossless", "ensemble"])
-    chosen = _own(cells) & rules & (cells["num_draft"] == NUM_DRAFT)
+    chosen = _with_draft_model(cells) & rules & (cells["num_draft"] == NUM_DRAFT)
     return cells.index[_alone(cells) | chosen].tolist() if (chosen & (cells["verifier"] == "ensemble")).any() else []
 
 
 def _rules(cells: pd.DataFrame) -> list[str]:
     """Other rules than those that drafters are compared with; lossless and one ensemble stand beside them."""
-    own = _own(cells) & (cells["num_draft"] == NUM_DRAFT)
+    own = _with_draft_model(cells) & (cells["num_draft"] == NUM_DRAFT)
     is_beside = (cells["verifier"] == "lossless") | ((cells["verifier"] == "ensemble") & (cells["w"] == WEIGHT))
     other = own & ~cells["verifier"].isin(["lossless", "ensemble"])
-    of_drafters = cells["verifier"][~_own(cells) & ~_alone(cells)]
+    of_drafters = cells["verifier"][~_with_draft_model(cells) & ~_alone(cells)]
     has_more = (other & ~cells["verifier"].isin(of_drafters)).any()
     return cells.index[_alone(cells) | (own & is_beside) | other].tolist() if has_more else []
 
 
 def _lengths(cells: pd.DataFrame) -> list[str]:
-    own = _own(cells) & cells["verifier"].isin(["lossless", "ensemble"])
+    own = _with_draft_model(cells) & cells["verifier"].isin(["lossless", "ensemble"])
     other = cells[own & (cells["num_draft"] != NUM_DRAFT)]
     chosen = own & ((cells["verifier"] == "lossless") | cells["w"].isin(other["w"].dropna()))
     return cells.index[chosen].tolist() if len(other) else []
@@ -131,7 +131,7 @@ def _lengths(cells: pd.DataFrame) -> list[str]:
 def _drafters(cells: pd.DataFrame) -> list[str]:
     drafting = cells[~_alone(cells) & (cells["num_draft"] == NUM_DRAFT)]
     setting = drafting["verifier"] + drafting["value"].map(str)
-    other = ~_own(drafting)
+    other = ~_with_draft_model(drafting)
     return drafting.index[other | setting.isin(setting[other])].tolist() if other.any() else []
 
 

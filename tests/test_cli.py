@@ -119,12 +119,12 @@ BAD = st.one_of(
 def test_a_bad_configuration_gives_code_2_and_one_sentence(capsys, bad):
     capsys.readouterr()
     code = main([*bad, "--cfg"])
-    said = capsys.readouterr()
-    assert code == 2, said.out
-    assert said.err.count("\n") == 1
-    assert said.err.startswith("sdbench: ")
-    assert "Traceback" not in said.err
-    assert len(said.err) > 20
+    output = capsys.readouterr()
+    assert code == 2, output.out
+    assert output.err.count("\n") == 1
+    assert output.err.startswith("sdbench: ")
+    assert "Traceback" not in output.err
+    assert len(output.err) > 20
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True)

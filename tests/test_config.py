@@ -147,7 +147,7 @@ def test_a_class_of_ones_own_takes_nothing_from_the_default_file(composer):
         ("verifier._target_=m.R", "verifier.a=1"),
     ],
 )
-def test_what_hydra_is_told_is_read_back_as_it_was_typed(words):
+def test_options_pass_through_hydra_as_they_were_typed(words):
     assert collapse(expand(words)) == list(words)
 
 
@@ -241,7 +241,7 @@ def test_a_knob_that_only_its_line_under_knobs_names_is_set_as_any_other(sure):
     assert eps_of(sure, "verifier=certain", "verifier.eps=[0.3,0.4]", "w=0.5") == [(0.3, 0.4)]
     assert eps_of(sure, "verifier=[ensemble,certain]", "verifier.certain.eps=0.3") == [(0.3,)]
     assert eps_of(sure, "-m", "verifier=certain", "verifier.eps=0.3,0.4") == [(0.3,), (0.4,)]
-    for words, said in (
+    for words, message in (
         (
             ["verifier=certain", "verifier.esp=0.3"],
             "verifier.esp is not an option (did you mean eps? choices: eps, floor)",
@@ -254,7 +254,7 @@ def test_a_knob_that_only_its_line_under_knobs_names_is_set_as_any_other(sure):
     ):
         with pytest.raises(ConfigError) as caught:
             eps_of(sure, *words)
-        assert said in str(caught.value)
+        assert message in str(caught.value)
 
 
 def test_timing_may_be_off_or_changed(composer):

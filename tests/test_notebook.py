@@ -59,8 +59,8 @@ def test_it_is_ten_cells_that_can_be_read_without_running_and_name_no_places():
     nbformat.validate(book)
     assert [cell.cell_type for cell in book.cells] == ["markdown", "code"] * 5
     check(book)
-    said = "".join(output.text for output in outputs(book) if output.get("name") == "stdout")
-    assert "ship ensemble w=" in said, "a reader sees a recommendation"
+    printed = "".join(output.text for output in outputs(book) if output.get("name") == "stdout")
+    assert "ship ensemble w=" in printed, "a reader sees a recommendation"
     text = PATH.read_text(encoding="utf-8")
     assert not re.search(r"/(home|root|work|tmp|Users|mnt)/", text)
     assert len(text) < 1_500_000

@@ -482,7 +482,7 @@ def test_cells_that_differ_in_the_rule_alone_were_asked_the_same():
     assert a.asked == b.asked != c.asked
 
 
-def test_a_headline_that_a_task_declares_anew_is_that_of_all_its_cells(tmp_path: Path):
+def test_a_headline_that_a_task_changes_is_that_of_all_its_cells(tmp_path: Path):
     """Not of those alone that a later command names: two headlines in one sweep would be compared with each other."""
     write(tmp_path, records(), cells=(ENSEMBLE, TARGET))
     declared = ({"name": "strict", "unit": "share"}, {"name": "flexible", "unit": "share"})

@@ -27,7 +27,7 @@ def test_a_surplus_of_one_cell_does_not_hide_what_another_lacks(folder):
     assert "missing        2" in state.line
 
 
-def test_what_force_asked_for_anew_is_missing(folder):
+def test_cells_that_force_repeats_are_missing(folder):
     with Store.open(folder, config={}, provenance={}) as store:
         store.force([CELLS[0].key])
     state = state_of(folder)

@@ -63,7 +63,7 @@ def test_the_object_says_which_rows_were_scored(score, tmp_path):
     assert len(hashes) == 3
 
 
-def test_ids_that_occur_twice_are_said(score):
+def test_ids_that_occur_twice_are_reported(score):
     lines = references("gsm8k")
     assert "1 of 7 ids have more lines than others, which count as samples: 2" in score("gsm8k", [*lines, lines[2]])[2]
     assert "every id has 2 lines: they count as samples" in score("gsm8k", lines * 2)[2]

@@ -45,11 +45,11 @@ def bash(script: Path, *words: str, cwd: Path, **env: str) -> subprocess.Complet
     )
 
 
-def asked(project: Path) -> list[str]:
+def calls_of(project: Path) -> list[str]:
     return (project / "asked").read_text().splitlines()
 
 
-def test_run_installs_once_and_works_below_the_folder_one_is_in(project, tmp_path):
+def test_run_installs_once_and_works_in_the_current_folder(project, tmp_path):
     elsewhere = tmp_path / "a folder of mine"
     elsewhere.mkdir()
     options = ["model=llama-tiny", "task=gsm8k-tiny", "w=0.7", "n=2", "timing=off"]
@@ -60,7 +60,7 @@ def test_run_installs_once_and_works_below_the_folder_one_is_in(project, tmp_pat
     again = bash(project / "scripts/run", "--help", cwd=elsewhere)
     assert (again.returncode, again.stderr) == (0, ""), "the second time it is silent about itself"
     words = f"-m pip install --disable-pip-version-check --no-input -c {project}/constraints.txt -e {project}"
-    assert asked(project) == [words]
+    assert calls_of(project) == [words]
 
 
 @pytest.mark.slow
@@ -88,8 +88,8 @@ def test_what_changes_the_dependencies_installs_again(project):
     with (project / "constraints.txt").open("a") as pins:
         pins.write("# one more\n")
     assert bash(project / "scripts/run", "--help", cwd=project, SDBENCH_PIP_ARGS="--pre --no-cache").returncode == 0
-    assert len(asked(project)) == 2
-    assert "--pre --no-cache" in asked(project)[1]
+    assert len(calls_of(project)) == 2
+    assert "--pre --no-cache" in calls_of(project)[1]
 
 
 def test_a_failed_installation_says_why_and_where_its_log_is_and_is_tried_again(project):
@@ -133,7 +133,7 @@ def test_test_asks_for_format_lint_types_and_tests_in_this_order(project):
     assert slow.stdout.splitlines() == [
         "-m pytest -n 2 --dist worksteal -m (slow or browser or results) and not long and not gpu -x",
     ]
-    assert f"-e {project}[dev,cluster," in asked(project)[0]
+    assert f"-e {project}[dev,cluster," in calls_of(project)[0]
 
 
 COMMANDS = sorted(path.stem for path in (ROOT / "scripts").glob("*.py") if "__main__" in path.read_text())

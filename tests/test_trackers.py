@@ -31,7 +31,7 @@ def composer():
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory):
+def tracked_run(tmp_path_factory):
     """A finished folder and its summary, made once."""
     place = tmp_path_factory.mktemp("tracked") / "llama-tiny-gsm8k-tiny"
     folder = write_synthetic(place, n=8, ws=(0.3, 0.7), timing_examples=0)
@@ -45,8 +45,8 @@ def made(tmp_path_factory):
 
 
 @pytest.fixture
-def findings(made, tmp_path):
-    first, summary = made
+def findings(tracked_run, tmp_path):
+    first, summary = tracked_run
     folder = shutil.copytree(first, tmp_path / first.name)
     return Findings(folder, {"model": {"name": "llama-tiny", "draft": None}, "w": [0.3, 0.7], "n": 8}, summary, ADVICE)
 

@@ -53,12 +53,12 @@ def test_a_margin_may_be_given_by_task():
     assert margin("margin={gsm8k-tiny: 1, 'cnndm': 0.5}") == {"gsm8k-tiny": 1, "cnndm": 0.5}
     assert margin("margin=2.5") == 2.5
     assert margin() is None
-    for text, said in (
+    for text, message in (
         ("{gsm8k}", "must be written"),
         ("{gsm8k: 1", "must be written"),
         ("{}", "must be written"),
         ("{gsm8k: 0}", "margin of gsm8k must be a number above 0, got 0"),
         ("{gsm8k: much}", "margin of gsm8k"),
     ):
-        with pytest.raises(ValueError, match=said):
+        with pytest.raises(ValueError, match=message):
             margin(f"margin={text}")

@@ -211,4 +211,4 @@ def test_a_budget_holds_for_the_text_and_not_for_each_round():
     honest, forgetful = check_greedy(subject, [0, 1])
     assert not honest.deviations
     assert forgetful.deviations
-    assert all("its budget is 0.5" in said for said in forgetful.deviations)
+    assert all("its budget is 0.5" in message for message in forgetful.deviations)

@@ -59,7 +59,7 @@ def main(words):
     return front_door(["audit", *words])
 
 
-def said(capsys, *argv: str) -> tuple[int, str, str]:
+def run_main(capsys, *argv: str) -> tuple[int, str, str]:
     code = main(list(argv))
     out, err = capsys.readouterr()
     return code, out, err
@@ -98,7 +98,7 @@ def test_help_brings_no_torch():
     ],
 )
 def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
-    code, out, err = said(capsys, *words)
+    code, out, err = run_main(capsys, *words)
     assert (code, out) == (2, "")
     assert sentence in err
     assert "Traceback" not in err
@@ -120,14 +120,14 @@ def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
 def test_a_file_of_generations_that_does_not_fit_is_one_sentence(tmp_path, capsys, lines, sentence):
     file = tmp_path / "theirs.jsonl"
     file.write_text(lines)
-    code, _, err = said(capsys, f"generations={file}", "model=llama-tiny")
+    code, _, err = run_main(capsys, f"generations={file}", "model=llama-tiny")
     assert code == 2
     assert sentence in err
 
 
 @pytest.mark.parametrize("name", ["Raises", "FailsLate"])
 def test_an_exception_in_a_strangers_rule_is_a_finding(strangers, capsys, name):
-    code, out, err = said(capsys, f"verifier._target_=audit_strangers.{name}", "out=here", "samples=50")
+    code, out, err = run_main(capsys, f"verifier._target_=audit_strangers.{name}", "out=here", "samples=50")
     assert code == 1
     assert out.startswith("violated: ")
     assert "Traceback" not in err
@@ -136,7 +136,7 @@ def test_an_exception_in_a_strangers_rule_is_a_finding(strangers, capsys, name):
 
 
 def test_too_few_samples_is_a_verdict_of_its_own(tmp_path, capsys):
-    code, out, _ = said(capsys, f"out={tmp_path}", "samples=20", "w=0.5", "claims=[law]")
+    code, out, _ = run_main(capsys, f"out={tmp_path}", "samples=20", "w=0.5", "claims=[law]")
     assert code == 3
     assert out.startswith("too few: 1 claims tested")
     assert out.count("\n") == 1
@@ -149,10 +149,10 @@ def test_a_replay_shows_the_cell(strangers, capsys):
     (strangers / "audit_wrong.py").write_text(
         "from sdbench.verify import Exact\n\n\nclass Wrong(Exact):\n    def replace(self, p, q):\n        return p\n"
     )
-    code, _, _ = said(capsys, "verifier._target_=audit_wrong.Wrong", "out=here", "claims=[losslessness]")
+    code, _, _ = run_main(capsys, "verifier._target_=audit_wrong.Wrong", "out=here", "claims=[losslessness]")
     assert code == 1
     (file,) = (strangers / "here").glob("replay-*.json")
-    code, out, _ = said(capsys, f"replay={file}")
+    code, out, _ = run_main(capsys, f"replay={file}")
     assert code == 1
     assert "violated: wrong, losslessness: the text after prompt" in out
     assert "expected" in out

@@ -101,7 +101,7 @@ def test_every_drafter_is_audited_by_itself_on_a_trained_pair():
         drafters_of("all", "")
 
 
-def test_drafters_that_are_audited_anew_leave_the_lines_of_others_alone(tmp_path):
+def test_drafters_that_are_audited_again_keep_the_lines_of_others(tmp_path):
     def line(drafter: str, rule: str) -> dict[str, Any]:
         return {"drafter": drafter, "rule": rule, "temperature": "1", "warper": "", "verdict": "sound", "claims": 3}
 
@@ -129,11 +129,11 @@ def test_the_default_audit_is_quick(what, most):
     assert median(tree("benchmarks/audit.json")["runs"][what]) <= most
 
 
-def test_rules_that_are_audited_anew_leave_the_lines_of_others_alone():
+def test_rules_that_are_audited_again_keep_the_lines_of_others():
     path = RESULTS / "audit/matrix-llama-tiny.json"
-    told = json.loads(path.read_text())
+    stored = json.loads(path.read_text())
     lines, seconds = kept_lines(path, ["exact"])
-    assert lines == [line for line in told["lines"] if line["rule"] != "exact"]
-    assert seconds == told["seconds"]
+    assert lines == [line for line in stored["lines"] if line["rule"] != "exact"]
+    assert seconds == stored["seconds"]
     assert kept_lines(path, names("verifier")) == ([], 0)
     assert kept_lines(path.with_name("none.json"), ["exact"]) == ([], 0)

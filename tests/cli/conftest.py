@@ -60,10 +60,10 @@ def refused(words, tmp_path, capsys, monkeypatch):
     def run(*more: str, **options: object) -> str:
         capsys.readouterr()
         assert main(overridden(words(tmp_path / "results", n=1, **options), *more)) == 2
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1, said
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1, message
         assert not (tmp_path / "results").exists()
-        return said
+        return message
 
     return run
 

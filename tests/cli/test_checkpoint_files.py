@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("no_figures")
 
 
 @pytest.fixture
-def own(micro_pair, tmp_path):
+def copied_pair(micro_pair, tmp_path):
     """A pair of one's own to change, and the words of a run of it."""
     shutil.copytree(micro_pair, tmp_path / "pair")
 
@@ -29,8 +29,8 @@ def own(micro_pair, tmp_path):
     return tmp_path / "pair", tmp_path / "results" / NAME, words
 
 
-def test_other_stop_ids_are_another_question(own):
-    pair, results, words = own
+def test_other_stop_ids_are_another_question(copied_pair):
+    pair, results, words = copied_pair
     assert main(words()) == 0
     before = set(read(results).cells["cell"])
     assert main(words()) == 0
@@ -49,9 +49,9 @@ def test_other_stop_ids_are_another_question(own):
 
 
 @pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_checkpoint_that_lacks_a_tensor_is_refused(own, role, capsys):
+def test_a_checkpoint_that_lacks_a_tensor_is_refused(copied_pair, role, capsys):
     """transformers fills the gap with random numbers, other ones each time."""
-    pair, results, words = own
+    pair, results, words = copied_pair
     path = pair / role / "model.safetensors"
     tensors = load_file(path)
     gone = tensors.pop("model.layers.0.mlp.up_proj.weight")
@@ -63,11 +63,11 @@ def test_a_checkpoint_that_lacks_a_tensor_is_refused(own, role, capsys):
 
 
 @pytest.mark.parametrize(("size", "sentence"), [(1000, "invalid header length"), (-1, "not fully covered")])
-def test_a_file_that_is_cut_short_is_one_sentence(own, size, sentence, capsys):
-    pair, _, words = own
+def test_a_file_that_is_cut_short_is_one_sentence(copied_pair, size, sentence, capsys):
+    pair, _, words = copied_pair
     path = pair / "draft" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:size])
     assert main(words()) == 2
-    told = capsys.readouterr().err
-    assert f"{path} is damaged" in told
-    assert sentence in told
+    message = capsys.readouterr().err
+    assert f"{path} is damaged" in message
+    assert sentence in message

@@ -29,17 +29,17 @@ def no_weights(monkeypatch):
 
 def test_a_plan_names_what_is_held_and_missing_and_reads_no_weights(words, whole, tmp_path, no_weights, capsys):
     assert main([*words(tmp_path, n=3, samples=2), "--plan"]) == 0
-    said = capsys.readouterr().out
-    assert "5 cells x 3 examples x 2 samples" in said
-    assert "held       0   missing      30" in said
-    assert "download: nothing" in said
-    assert "GiB of weights" in said
-    assert "time: not known" in said
+    output = capsys.readouterr().out
+    assert "5 cells x 3 examples x 2 samples" in output
+    assert "held       0   missing      30" in output
+    assert "download: nothing" in output
+    assert "GiB of weights" in output
+    assert "time: not known" in output
     assert not list(tmp_path.iterdir())
     assert main([*words(whole.parent, n=6), "--plan"]) == 0
-    said = capsys.readouterr().out
-    assert "held      20   missing      10" in said
-    assert "lossless K=5" in said
+    output = capsys.readouterr().out
+    assert "held      20   missing      10" in output
+    assert "lossless K=5" in output
     assert main([*words(whole.parent, n=6), "force=true", "--plan"]) == 0
     assert "held       0   missing      30" in capsys.readouterr().out, "force=true decodes again what is held"
 

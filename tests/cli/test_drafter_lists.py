@@ -77,7 +77,7 @@ def test_a_drafter_that_is_added_is_decoded_alone(words, tmp_path):
 
 
 @pytest.mark.usefixtures("no_figures")
-def test_force_makes_the_cells_of_its_own_command_anew(words, tmp_path):
+def test_force_repeats_the_cells_of_its_own_command(words, tmp_path):
     """The target and the draft alone are cells of every command; those of a drafter that it does not name are left."""
     options = {"n": 2, "w": "0.3"}
     for folder in ("forced", "calm"):

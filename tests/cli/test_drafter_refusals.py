@@ -108,15 +108,15 @@ def draft_of(micro_pair, tmp_path):
 
 
 def test_tokenizers_without_a_token_in_common(refused, draft_of):
-    said = refused("drafter=intersection", **{"model.draft": draft_of(word_tokenizer(257))})
-    assert "drafter=intersection: the tokenizers of target and draft have no token in common" in said
+    message = refused("drafter=intersection", **{"model.draft": draft_of(word_tokenizer(257))})
+    assert "drafter=intersection: the tokenizers of target and draft have no token in common" in message
 
 
 def test_a_tokenizer_that_cannot_decode_its_own_ids(refused, draft_of):
     tokenizer = byte_tokenizer()
     tokenizer.backend_tokenizer.decoder = None  # pyright: ignore[reportAttributeAccessIssue]
-    said = refused("drafter=universal", **{"model.draft": draft_of(tokenizer)})
-    assert "drafter=universal: the tokenizer of the draft cannot decode its own ids" in said
+    message = refused("drafter=universal", **{"model.draft": draft_of(tokenizer)})
+    assert "drafter=universal: the tokenizer of the draft cannot decode its own ids" in message
 
 
 @pytest.mark.parametrize(
@@ -132,16 +132,16 @@ def test_a_corpus_without_a_text(refused, tmp_path, name, sentence):
     (tmp_path / "folder").mkdir()
     for file, text in (("empty.txt", ""), ("blank.txt", "\n \n")):
         (tmp_path / file).write_text(text)
-    said = refused("drafter=retrieval", f"drafter.corpus={tmp_path / name}", "model.draft=null")
-    assert f"drafter=retrieval: corpus={tmp_path / name} {sentence}" in said
+    message = refused("drafter=retrieval", f"drafter.corpus={tmp_path / name}", "model.draft=null")
+    assert f"drafter=retrieval: corpus={tmp_path / name} {sentence}" in message
 
 
 def test_a_corpus_of_another_tokenizer(refused, whole):
     pair = ("model=llama-tiny", "model.target=embedded:llama-tiny/target", "model.draft=null")
-    said = refused("drafter=retrieval", f"drafter.corpus={whole}", *pair)
-    assert f"corpus={whole} holds texts of another tokenizer: give the records of a pair with this one" in said
+    message = refused("drafter=retrieval", f"drafter.corpus={whole}", *pair)
+    assert f"corpus={whole} holds texts of another tokenizer: give the records of a pair with this one" in message
 
 
 def test_no_corpus_is_named(refused):
-    said = refused("drafter=retrieval", "model.draft=null")
-    assert "corpus must name a text file or a records folder, got None: give drafter.corpus=PATH" in said
+    message = refused("drafter=retrieval", "model.draft=null")
+    assert "corpus must name a text file or a records folder, got None: give drafter.corpus=PATH" in message

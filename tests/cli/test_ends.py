@@ -47,9 +47,9 @@ def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkey
     monkeypatch.syspath_prepend(str(tmp_path))
     given = [word for word in words(tmp_path / "results", n=2) if not word.startswith("w=")]
     assert main([*given, "verifier=broken", "--config-dir", str(tmp_path / "conf")]) == 1
-    said = capsys.readouterr().err
-    assert "failed: broken" in said
-    assert "this level is broken" in said
+    message = capsys.readouterr().err
+    assert "failed: broken" in message
+    assert "this level is broken" in message
     frame = read(tmp_path / "results" / NAME).generations
     assert frame.groupby("verifier").size().to_dict() == {"broken": 2, "draft": 2, "lossless": 2, "target": 2}
 
@@ -57,15 +57,15 @@ def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkey
 def test_a_place_that_cannot_be_written_is_one_sentence(words, tmp_path, capsys):
     (tmp_path / "file").write_text("")
     assert main(words(tmp_path / "file")) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
-    assert len(said) == 1
+    message = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
+    assert len(message) == 1
 
 
 def test_a_report_that_cannot_be_written_is_one_sentence_too(words, tmp_path, capsys):
     (tmp_path / NAME / "summary.csv").mkdir(parents=True)
     assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=4)) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
-    assert len(said) == 1
+    message = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
+    assert len(message) == 1
     assert len(read(tmp_path / NAME).generations) == 4
 
 
@@ -76,10 +76,10 @@ def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_comma
     assert main(words(tmp_path, n=2)) == 0
     pid = nursery.start(words(tmp_path))
     resource.prlimit(pid, resource.RLIMIT_FSIZE, (6_000, 6_000))
-    code, said = nursery.ended(), nursery.said.read_text()
-    assert code == 1, said
-    assert "Traceback" not in said
-    sentences = [line for line in said.splitlines() if "cannot write" in line]
+    code, output = nursery.ended(), nursery.said.read_text()
+    assert code == 1, output
+    assert "Traceback" not in output
+    sentences = [line for line in output.splitlines() if "cannot write" in line]
     assert len(sentences) == 1
     assert "the same command goes on" in sentences[0]
     assert len(read(tmp_path / NAME).generations) == 2 * 5
@@ -93,11 +93,11 @@ def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words,
     wait_for_a_part(tmp_path / "cut" / NAME, "", pid)
     os.kill(pid, signal.SIGINT)
     assert nursery.ended() == 130, nursery.said.read_text()
-    said = nursery.said.read_text()
-    assert "Traceback" not in said
+    output = nursery.said.read_text()
+    assert "Traceback" not in output
     held = len(read(tmp_path / "cut" / NAME).generations)
     assert 0 < held < 5 * 16
-    (again,) = re.findall("continue with: (.*)", said)
+    (again,) = re.findall("continue with: (.*)", output)
     assert main(shlex.split(again)[3:]) == 0
     assert main(words(tmp_path / "calm", **options)) == 0
     assert_same_records(tmp_path / "cut" / NAME, tmp_path / "calm" / NAME)
@@ -113,6 +113,6 @@ def test_the_scorers_leave_an_interrupt_to_the_command(words, tmp_path):
     assert job.stderr is not None
     assert "examples, to" in job.stderr.readline()
     os.killpg(job.pid, signal.SIGINT)
-    said = job.communicate(timeout=300)[1]
-    assert job.returncode == 130, said
-    assert "Traceback" not in said
+    output = job.communicate(timeout=300)[1]
+    assert job.returncode == 130, output
+    assert "Traceback" not in output

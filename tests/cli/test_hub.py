@@ -126,7 +126,7 @@ def fail(method: str, path: str, count: int) -> int | None:
     return 429 if "Qwen3-0.6B" in path else 500 if "wmt14" in path else None
 
 
-def said(cases, env, place):
+def run_cases(cases, env, place):
     """What each case left: exit code, stderr, stdout; all in one process, since the imports take longest."""
     asked = json.dumps({name: case[:2] for name, case in cases.items()})
     done = subprocess.run(
@@ -153,7 +153,7 @@ def is_one_sentence(left, code, words):
 def online(hub, tmp_path_factory):
     hub.fail = fail
     place = tmp_path_factory.mktemp("online")
-    yield said(ONLINE, hub.env(place), place)
+    yield run_cases(ONLINE, hub.env(place), place)
     hub.fail = None
 
 
@@ -172,7 +172,7 @@ DEAD = {  # none of them answers: the discard port, where nobody listens, and a 
 @pytest.fixture(scope="module", params=DEAD)
 def cut_off(request, hub, tmp_path_factory):
     place = tmp_path_factory.mktemp("cut_off")
-    return said(CUT_OFF, hub.env(place, **DEAD[request.param]), place)
+    return run_cases(CUT_OFF, hub.env(place, **DEAD[request.param]), place)
 
 
 @pytest.mark.parametrize("case", CUT_OFF)
@@ -200,7 +200,7 @@ def test_a_hub_that_hangs_up_is_asked_a_few_times_and_no_more(hub, tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as server:
         threading.Thread(target=hang_up, args=(server, callers), daemon=True).start()
         broken = hub.env(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.getsockname()[1]}")
-        for name, outcome in said(CUT_OFF, broken, tmp_path).items():
+        for name, outcome in run_cases(CUT_OFF, broken, tmp_path).items():
             is_one_sentence(outcome, *CUT_OFF[name][2:])
             assert outcome[1].count("\n") == 1
     assert len(callers) <= 1 + 2 * len(CUT_OFF), (
@@ -236,14 +236,14 @@ def test_a_filled_cache_serves_without_a_network_and_says_which_commit(hub, tmp_
     whole = [f"Qwen/Qwen3-8B@{model}", data, 8]
     assert loaded(hub.env(tmp_path)) == [*whole, []]
     for name, dead in DEAD.items():
-        *left, said = loaded(hub.env(tmp_path, **dead))
+        *left, message = loaded(hub.env(tmp_path, **dead))
         assert left == whole, name
         if name == "offline":
-            assert not said
+            assert not message
         else:
             where = f"{dead['HF_ENDPOINT']} cannot be reached"
-            assert f"{where}: Qwen/Qwen3-8B is taken from the cache, commit {model}" in said
-            assert f"{where}: openai/gsm8k is taken from the cache, commit {data}" in said
+            assert f"{where}: Qwen/Qwen3-8B is taken from the cache, commit {model}" in message
+            assert f"{where}: openai/gsm8k is taken from the cache, commit {data}" in message
 
 
 def test_a_commit_that_the_cache_holds_is_used_without_a_request(hub, tmp_path):

@@ -61,7 +61,7 @@ REFUSED = {
 @pytest.mark.parametrize("words", REFUSED, ids=" ".join)
 def test_an_impossible_length_is_one_sentence(words, tmp_path, capsys):
     assert main(["model=llama-tiny", *words, f"results={tmp_path}", "n=2", "timing=off"]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1, said
-    assert REFUSED[words] in said
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1, message
+    assert REFUSED[words] in message
     assert not list(tmp_path.iterdir())

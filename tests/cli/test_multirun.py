@@ -33,9 +33,9 @@ def test_a_job_that_cannot_run_takes_no_other_with_it(configs, tmp_path, nursery
     ]
     nursery.start([*words, "task=gsm8k-tiny,wmt-tiny", "w=0.5", "n=1", "max_new_tokens=4", "device=cpu"])
     assert nursery.ended() == 2
-    said = nursery.said.read_text()
-    assert "sdbench: 4 jobs" in said
-    assert said.count("sdbench: bad configuration: model=nowhere task=") == 2
+    output = nursery.said.read_text()
+    assert "sdbench: 4 jobs" in output
+    assert output.count("sdbench: bad configuration: model=nowhere task=") == 2
     for task in ("gsm8k-tiny", "wmt-tiny"):
         assert len(read(tmp_path / "results" / f"there-{task}").generations) == 4
     assert sorted(path.name for path in (tmp_path / "results").iterdir() if not path.name.startswith(".")) == [

@@ -23,10 +23,10 @@ def refused(words: list[str], capsys) -> str:
     """What a command says that ends with code 2."""
     capsys.readouterr()
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert said.startswith("sdbench: ")
-    assert said.count("\n") == 1
-    return said
+    message = capsys.readouterr().err
+    assert message.startswith("sdbench: ")
+    assert message.count("\n") == 1
+    return message
 
 
 def save_huge(folder, shape: list[int], *, is_whole: bool = True) -> str:
@@ -43,9 +43,9 @@ def save_huge(folder, shape: list[int], *, is_whole: bool = True) -> str:
 
 def test_a_model_that_does_not_fit_is_refused_from_its_metadata(words, tmp_path, capsys):
     huge = save_huge(tmp_path / "huge", [1_000_000, 405_000])
-    said = refused(words(tmp_path / "results", **{"model.target": huge}), capsys)
-    assert "405 B weights" in said
-    assert "GiB free: use" in said
+    message = refused(words(tmp_path / "results", **{"model.target": huge}), capsys)
+    assert "405 B weights" in message
+    assert "GiB free: use" in message
     assert not (tmp_path / "results").exists()
 
 
@@ -61,8 +61,8 @@ def test_a_model_that_does_not_fit_is_refused_from_its_metadata(words, tmp_path,
 )
 def test_a_missing_package_is_named_with_how_to_install_it(words, tmp_path, capsys, monkeypatch, option, packages):
     monkeypatch.setattr("sdbench.lm.quantized.find_spec", lambda name: None)  # as on a machine without them
-    said = refused([*words(tmp_path), option], capsys)
-    assert f"needs {' and '.join(packages)}: pip install {' '.join(packages)}" in said
+    message = refused([*words(tmp_path), option], capsys)
+    assert f"needs {' and '.join(packages)}: pip install {' '.join(packages)}" in message
 
 
 ABSENT = [
@@ -72,13 +72,13 @@ ABSENT = [
 
 @pytest.mark.parametrize("option", [option for name in ABSENT for option in (f"device={name}", f"device={name}:1")])
 def test_a_device_that_is_not_there_is_no_reason_to_be_slow(words, tmp_path, capsys, option):
-    said = refused([word for word in words(tmp_path) if word != "device=cpu"] + [option], capsys)
-    assert f"{option} is not available on this machine" in said
+    message = refused([word for word in words(tmp_path) if word != "device=cpu"] + [option], capsys)
+    assert f"{option} is not available on this machine" in message
 
 
 def test_an_attention_that_is_not_installed_is_one_sentence(words, tmp_path, capsys):
-    said = refused([*words(tmp_path), "model.attention=flash_attention_2"], capsys)
-    assert "model.attention=flash_attention_2 is not available for" in said
+    message = refused([*words(tmp_path), "model.attention=flash_attention_2"], capsys)
+    assert "model.attention=flash_attention_2 is not available for" in message
 
 
 def test_dtypes_are_cells_of_their_own_and_plain_attention_is_not(words, tmp_path):
@@ -133,9 +133,9 @@ def test_weights_that_cannot_be_quantised_here_are_one_sentence(tmp_path, capsys
 
     monkeypatch.setattr("transformers.AutoModelForCausalLM.from_pretrained", without_kernels)
     assert main([*tiny(tmp_path), "model.quantization=bnb-nf4"]) == 2
-    said = capsys.readouterr().err
-    assert "cannot be loaded with quantization=bnb-nf4 on cpu: We encountered some issues during" in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert "cannot be loaded with quantization=bnb-nf4 on cpu: We encountered some issues during" in message
+    assert "Traceback" not in message
 
 
 def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whole, monkeypatch, capsys):
@@ -149,9 +149,9 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whol
 
     monkeypatch.setattr(LM, "forward_hidden", scarce)
     assert main(words(tmp_path, batch_size="auto")) == 0
-    said = capsys.readouterr().err
-    assert "out of memory with 12 rows; going on with 6" in said
-    assert "going on with 3" in said
+    message = capsys.readouterr().err
+    assert "out of memory with 12 rows; going on with 6" in message
+    assert "going on with 3" in message
     assert_same_records(tmp_path / NAME, whole)
 
 
@@ -160,9 +160,10 @@ def test_a_latency_pass_whose_batch_does_not_fit_says_so_and_keeps_the_quality(
 ):
     monkeypatch.setattr(timing, "time_plan", out_of_memory)
     assert main([word for word in words(tmp_path, **{"timing.examples": 2}) if word != "timing=off"]) == 0
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert (
-        "the latency pass has stopped: out of memory (2 rows); use a smaller timing.batch_size, or timing=off" in said
+        "the latency pass has stopped: out of memory (2 rows); use a smaller timing.batch_size, or timing=off"
+        in message
     )
     assert_same_records(tmp_path / NAME, whole)
 
@@ -192,17 +193,17 @@ def test_rows_are_halved_before_the_system_ends_the_process(words, tmp_path, who
     monkeypatch.setattr("sdbench.engines.native.decode.MemoryGuard", Guard)
     monkeypatch.setattr(memory, "CHECK_S", 0)
     assert main(words(tmp_path, batch_size=10)) == 0
-    said = capsys.readouterr().err
-    assert "out of memory with 10 rows; going on with 5" in said
-    assert "out of memory with 5 rows; going on with 2" in said
+    message = capsys.readouterr().err
+    assert "out of memory with 10 rows; going on with 5" in message
+    assert "out of memory with 5 rows; going on with 2" in message
     assert_same_records(tmp_path / NAME, whole)
 
 
 def test_lists_of_draft_lengths_and_samples_share_a_stream_and_give_what_single_runs_give(words, tmp_path, capsys):
     given = {"n": 2, "w": "[0.3,0.6]", "max_new_tokens": 12, "samples": 2}
     assert main(words(tmp_path / "one", num_draft="[2,4]", **given)) == 0
-    said = capsys.readouterr().err
-    assert f"decoding: {2 * 2 * (2 * 3 + 2)}/{2 * 2 * (2 * 3 + 2)} in" in said
+    message = capsys.readouterr().err
+    assert f"decoding: {2 * 2 * (2 * 3 + 2)}/{2 * 2 * (2 * 3 + 2)} in" in message
     for k in (2, 4):
         assert main(words(tmp_path / "many", num_draft=k, **given)) == 0
     assert_same_records(tmp_path / "one" / NAME, tmp_path / "many" / NAME)
@@ -217,7 +218,7 @@ def test_lists_of_draft_lengths_and_samples_share_a_stream_and_give_what_single_
     }
 
 
-def test_narrow_models_on_a_cpu_get_one_thread_unless_the_user_has_said_how_many(monkeypatch):
+def test_narrow_models_on_a_cpu_get_one_thread_unless_the_user_sets_a_number(monkeypatch):
     def model(width, device="cpu"):
         config = SimpleNamespace(get_text_config=lambda: SimpleNamespace(hidden_size=width))
         return SimpleNamespace(config=config, device=torch.device(device))

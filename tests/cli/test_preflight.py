@@ -27,9 +27,9 @@ def test_two_tokenizers_of_equal_size_are_compared_token_by_token(refused, draft
     vocab = tree["model"]["vocab"]
     vocab["a"], vocab["b"] = vocab["b"], vocab["a"]
     (draft / "tokenizer.json").write_text(json.dumps(tree))
-    said = refused(**{"model.draft": draft})
-    assert "different tokenizers" in said
-    assert "2 of 257 ids" in said
+    message = refused(**{"model.draft": draft})
+    assert "different tokenizers" in message
+    assert "2 of 257 ids" in message
 
 
 STEPS = ("with_trained", "kind_of", "build_parts", "build_task", "refuse", "points")
@@ -55,9 +55,9 @@ def test_a_command_is_composed_once_and_prepared_in_steps_that_happen_once(words
 def test_a_draft_without_a_tokenizer_is_refused(refused, draft):
     for path in draft.glob("tokenizer*"):
         path.unlink()
-    said = refused(**{"model.draft": draft})
-    assert "has no tokenizer, so nothing shows that its ids are those of" in said
-    assert "copy the tokenizer's files" in said
+    message = refused(**{"model.draft": draft})
+    assert "has no tokenizer, so nothing shows that its ids are those of" in message
+    assert "copy the tokenizer's files" in message
 
 
 @pytest.mark.parametrize("rows", [100, 250, 9000])
@@ -68,7 +68,7 @@ def test_a_draft_with_other_ids_is_refused(refused, draft, rows):
     assert f"has {rows} ids" in refused(**{"model.draft": draft})
 
 
-def test_a_missing_chat_template_is_said_with_the_way_out(refused):
+def test_a_missing_chat_template_is_refused_with_a_way_out(refused):
     assert "has no chat template: use task.chat=false" in refused("task.chat=true")
 
 
@@ -87,9 +87,9 @@ def test_a_template_that_refuses_the_prompts_and_options_that_it_does_not_read(r
     )
     given = {"model.target": target}
     assert "refuses the prompts" in refused("task.chat=true", "model.chat_options.strict=true", **given)
-    said = refused("task.chat=true", "model.chat_options.x=1", **given)
-    assert "model.chat_options.x is not used by the chat template" in said
-    assert "strict" in said
+    message = refused("task.chat=true", "model.chat_options.x=1", **given)
+    assert "model.chat_options.x is not used by the chat template" in message
+    assert "strict" in message
 
 
 def test_shots_lengths_and_the_attention_of_plain_generate(refused, tmp_path):
@@ -101,18 +101,18 @@ def test_shots_lengths_and_the_attention_of_plain_generate(refused, tmp_path):
 
 
 def test_an_exit_layer_outside_the_target(refused):
-    said = refused("drafter=early-exit", "drafter.exit_layer=99")
-    assert "drafter=early-exit: exit_layer must be a whole number from 1 to" in said
+    message = refused("drafter=early-exit", "drafter.exit_layer=99")
+    assert "drafter=early-exit: exit_layer must be a whole number from 1 to" in message
 
 
 def test_layers_and_calibration_of_a_pruned_draft(refused, tmp_path):
-    said = refused("drafter=pruned", "drafter.keep_layers=99")
-    assert "drafter=pruned: keep_layers must be a whole number from 1 to" in said
-    said = refused("drafter=pruned", "drafter.calibration=none.txt")
-    assert "drafter=pruned: calibration=none.txt cannot be read as text" in said
+    message = refused("drafter=pruned", "drafter.keep_layers=99")
+    assert "drafter=pruned: keep_layers must be a whole number from 1 to" in message
+    message = refused("drafter=pruned", "drafter.calibration=none.txt")
+    assert "drafter=pruned: calibration=none.txt cannot be read as text" in message
     (tmp_path / "blank.txt").write_text("\n \n")
-    said = refused("drafter=pruned", f"drafter.calibration={tmp_path / 'blank.txt'}")
-    assert "blank.txt is empty: give a file with a text a line" in said
+    message = refused("drafter=pruned", f"drafter.calibration={tmp_path / 'blank.txt'}")
+    assert "blank.txt is empty: give a file with a text a line" in message
 
 
 def test_a_tracker_that_would_refuse_at_the_end_refuses_at_the_start(refused, monkeypatch, tmp_path):
@@ -136,12 +136,12 @@ SPELLINGS = {
 
 
 @pytest.mark.parametrize("words_", SPELLINGS, ids=" ".join)
-def test_a_slip_of_the_grammar_is_said_in_our_words(words_, capsys):
+def test_a_syntax_error_of_an_override_has_our_own_message(words_, capsys):
     assert main([*words_, "--cfg"]) == 2
-    said = capsys.readouterr().err
-    assert SPELLINGS[words_] in said
-    assert said.count("\n") == 1
-    assert "expecting" not in said
+    message = capsys.readouterr().err
+    assert SPELLINGS[words_] in message
+    assert message.count("\n") == 1
+    assert "expecting" not in message
 
 
 def test_any_other_exception_is_one_sentence_and_a_file(words, tmp_path, capsys, monkeypatch):
@@ -150,10 +150,10 @@ def test_any_other_exception_is_one_sentence_and_a_file(words, tmp_path, capsys,
 
     monkeypatch.setattr("sdbench.engines.job.points", broken)
     assert main(words(tmp_path, n=1)) == 1
-    said = capsys.readouterr().err.splitlines()
-    assert "Traceback" not in "".join(said)
-    assert said[-1].startswith("sdbench: ZeroDivisionError: nobody expected it; the traceback is in ")
-    text = Path(said[-1].rpartition(" in ")[2]).read_text()
+    message = capsys.readouterr().err.splitlines()
+    assert "Traceback" not in "".join(message)
+    assert message[-1].startswith("sdbench: ZeroDivisionError: nobody expected it; the traceback is in ")
+    text = Path(message[-1].rpartition(" in ")[2]).read_text()
     assert "nor this" in text
     monkeypatch.setattr("sdbench.cli.compose.Composer.jobs", broken)
     assert main(["n=1"]) == 1
@@ -181,9 +181,9 @@ def test_out_of_memory_while_loading_says_how_much_was_missing(words, tmp_path, 
 
     monkeypatch.setattr("sdbench.prepare.pair.load", full)
     assert main(words(tmp_path, n=1)) == 2
-    said = capsys.readouterr().err
-    assert says in said
-    assert "Traceback" not in said
+    message = capsys.readouterr().err
+    assert says in message
+    assert "Traceback" not in message
 
 
 def test_a_command_with_nothing_missing_reads_no_weights(words, whole, capsys, monkeypatch):

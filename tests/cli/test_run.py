@@ -72,9 +72,9 @@ def ascii_of(text: str) -> str:
 
 def test_the_page_and_the_recommendation_stand_at_the_end(whole, words, capsys):
     assert main(words(whole.parent)) == 0
-    said = capsys.readouterr().out
-    assert "report.html" in said
-    assert "n is small" in said
+    output = capsys.readouterr().out
+    assert "report.html" in output
+    assert "n is small" in output
     assert (whole / "report.html").is_file()
 
 

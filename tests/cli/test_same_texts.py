@@ -79,9 +79,9 @@ def test_records_that_hold_both_keys_answer_both(words, tmp_path, no_figures, mo
     assert {lossless, w_1} <= {cell for cell, _, _ in old.held()}
     capsys.readouterr()
     assert main(words(tmp_path, n=3, **BOTH)) == 0
-    said = capsys.readouterr()
-    assert "nothing to decode" in said.err
-    assert "  ensemble w=1 K=5 " in said.out
+    output = capsys.readouterr()
+    assert "nothing to decode" in output.err
+    assert "  ensemble w=1 K=5 " in output.out
     assert content_of(read(tmp_path / NAME), w_1) == content_of(old, w_1), "what was decoded stays"
     assert main(words(tmp_path, n=5, **BOTH)) == 0
     new = read(tmp_path / NAME)

@@ -65,11 +65,11 @@ def test_several_rules_are_one_stream_one_folder_and_one_table(words, tmp_path, 
     config, _ = likely
     given = words(tmp_path, n=2, w="[0.3,0.6]", num_draft=3, max_new_tokens=8)
     assert main([*given, "verifier=[ensemble,likely]", "verifier.likely.eps=[0.001,0.003]", *config]) == 0
-    said = capsys.readouterr()
+    output = capsys.readouterr()
     num = 2 * (2 + 2 + 3)
-    assert f"decoding: {num}/{num} in" in said.err
-    assert "likely eps=0.001" in said.out
-    assert "ensemble w=0.3" in said.out
+    assert f"decoding: {num}/{num} in" in output.err
+    assert "likely eps=0.001" in output.out
+    assert "ensemble w=0.3" in output.out
     frame = read(tmp_path / NAME).generations
     assert frame.groupby("verifier").size().to_dict() == {
         "draft": 2,
@@ -105,9 +105,9 @@ def test_what_a_part_cannot_do_is_one_sentence_before_weights_are_read(words, tm
     for words_, sentence in refused.items():
         capsys.readouterr()
         assert main(overridden(given, *words_)) == 2, words_
-        said = capsys.readouterr().err
-        assert said.count("\n") == 1, said
-        assert sentence in said
+        message = capsys.readouterr().err
+        assert message.count("\n") == 1, message
+        assert sentence in message
 
 
 def test_a_class_without_arguments_works(words, tmp_path, likely):

@@ -71,14 +71,14 @@ def sweep(configs: Path, results: Path, *more: str, env: dict[str, str] | None =
 def queue(env: dict[str, str], *options: str) -> dict[str, str]:
     """Waiting and running jobs: place in the array -> id. A place stops being known when another of its array is requeued."""
     command = ["squeue", "-h", "-r", "-o", "%K %A", *options]
-    told = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
-    return dict(line.split() for line in told.stdout.splitlines())  # pyright: ignore[reportArgumentType]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, check=True)
+    return dict(line.split() for line in done.stdout.splitlines())  # pyright: ignore[reportArgumentType]
 
 
 def facts(env: dict[str, str], job: str) -> dict[str, str]:
     """What Slurm knows of a job."""
-    told = subprocess.run(["scontrol", "-o", "show", "job", job], env=env, capture_output=True, text=True, check=True)
-    return dict(word.split("=", 1) for word in told.stdout.split() if "=" in word)
+    done = subprocess.run(["scontrol", "-o", "show", "job", job], env=env, capture_output=True, text=True, check=True)
+    return dict(word.split("=", 1) for word in done.stdout.split() if "=" in word)
 
 
 def until(condition, seconds: float, what: str) -> None:
@@ -122,8 +122,8 @@ def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubm
     broken, whole = tmp_path / "broken", tmp_path / "whole"
     first = sweep(configs, broken, *LAUNCHER, env=slurm)
     ids = signal_at_work(slurm, broken, {"1": ("one-wmt-tiny", "KILL"), "2": ("one-xsum-tiny", "USR2")})
-    said = first.communicate(timeout=1200)[0]
-    assert first.returncode == 1, said
+    output = first.communicate(timeout=1200)[0]
+    assert first.returncode == 1, output
     until(lambda: not queue(slurm), 1200, "the queue to empty")
     assert facts(slurm, ids["1"])["JobState"] != "COMPLETED"
     assert facts(slurm, ids["1"])["JobName"] == "sdbench-one-wmt-tiny"
@@ -132,11 +132,11 @@ def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubm
     assert not (broken / "two-late").exists(), "its rows are not there yet"
     write_late(tmp_path)
     second = sweep(configs, broken, *LAUNCHER, env=slurm)
-    said = second.communicate(timeout=1200)[0]
-    assert second.returncode == 0, said
+    output = second.communicate(timeout=1200)[0]
+    assert second.returncode == 0, output
     local = sweep(configs, whole)
-    said = local.communicate(timeout=1200)[0]
-    assert local.returncode == 0, said
+    output = local.communicate(timeout=1200)[0]
+    assert local.returncode == 0, output
     names = sorted(path.name for path in whole.iterdir() if not path.name.startswith("."))
     assert len(names) == 8
     for name in names:

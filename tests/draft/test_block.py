@@ -70,7 +70,7 @@ def test_a_block_is_one_forward_over_the_text_and_trained_vectors(family, tmp_pa
 
 
 @torch.no_grad()
-def test_slots_of_a_block_see_those_behind_them(tmp_path):
+def test_slots_of_a_block_see_later_ones(tmp_path):
     """The second layer reads what the first made of them: q of a token changes with a vector behind it, except for the first."""
     target = proofs.target_of("llama", slice(1, 3))
     weights = random_heads(target, "block")

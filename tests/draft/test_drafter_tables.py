@@ -53,7 +53,7 @@ def test_readme_and_figure_come_from_the_summary_alone(tmp_path):
     assert (tmp_path / "ranks.svg").stat().st_size > 1000
 
 
-def test_a_drafter_measured_anew_leaves_the_rows_of_others_alone(tmp_path):
+def test_a_drafter_measured_again_keeps_the_rows_of_others(tmp_path):
     RUN.to_csv(tmp_path / "summary.csv", index=False)
     table = drafter_tables.merge(tmp_path / "summary.csv", run_of({"new": (7.0, 8.0, 9.0), "block": (4.0, 4.0, 4.0)}))
     assert order_of(table, "lossless", "tokens_per_round") == ["new", "block", "lookup", "model"]

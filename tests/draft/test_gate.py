@@ -206,10 +206,10 @@ def test_where_no_gate_is_the_command_that_trains_it_is_named(tmp_path, capsys, 
     assert main(["model=qwen-tiny", "task=wmt-tiny", "drafter=gate", "n=2", "temperature=0"]) == 2
     command = "python -m sdbench.train gate model=qwen-tiny task=wmt-tiny drafter=gate temperature=0"
     folder = Path("results/gates/ModelDrafter/qwen-tiny-wmt-tiny-T0")
-    said = capsys.readouterr().err
-    assert f"no gate was trained for model=qwen-tiny on task=wmt-tiny ({folder} has no head.json): train one" in said
-    assert command in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert f"no gate was trained for model=qwen-tiny on task=wmt-tiny ({folder} has no head.json): train one" in message
+    assert command in message
+    assert message.count("\n") == 1
 
 
 def test_a_rule_that_keeps_what_is_sure_needs_a_drafter_that_says_so(capsys):

@@ -29,7 +29,7 @@ def test_an_index_that_took_tokens_back_is_as_if_they_had_not_been(text, drafts,
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_copies_stand_behind_the_models_drafts(temperature):
+def test_copies_follow_the_models_drafts(temperature):
     engine = sdbench.Engine(*pair("llama"))
     hybrid: Any = engine.drafter("hybrid", engine.warp(temperature), {"shortest": 1})
     law = torch.zeros(2, 1, 61)

@@ -59,7 +59,7 @@ def corpus(tmp_path, monkeypatch):
     return path
 
 
-def test_a_corpus_is_built_once_and_anew_for_other_texts_or_tokenizers(corpus, monkeypatch):
+def test_a_corpus_is_built_once_and_again_for_other_texts_or_tokenizers(corpus, monkeypatch):
     tokenizer = word_tokenizer(61)
     first = IndexedCorpus.open(corpus, tokenizer)
     assert first.tokens[:4].tolist() == [5, 6, 7, 0]

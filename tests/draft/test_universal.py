@@ -158,14 +158,14 @@ def test_counts_are_those_of_a_recount_over_whole_texts(trained, monkeypatch):
             num_compared += 1
         return given[0]
 
-    def drawn(context: Any, *more: Any) -> Any:
+    def record_draft(context: Any, *more: Any) -> Any:
         texts.append(context.tokens[0, : context.lengths[0]].tolist())
         block = draw(context, *more)
         blocks.append(int(block.lengths[0]))
         return block
 
     monkeypatch.setattr(drafter.spelling, "spell", spelled)
-    monkeypatch.setattr(drafter, "draft", drawn)
+    monkeypatch.setattr(drafter, "draft", record_draft)
     prompts = [list(target(text)["input_ids"]) for text in (PROMPT, PROMPT[:60], "Say it: caf\u00e9 qwerty")]
     options: dict[str, Any] = {
         "temperature": 0.0,

@@ -71,11 +71,13 @@ def test_a_target_alone_reaches_what_two_voices_allow(name, monkeypatch):
         return (1.0, 0.0, 0.0)[:count] if voice.name == "target" else honest(voice, place, count)
 
     monkeypatch.setattr(Voice, "shares", best)
-    said = {embedded.prompt_hash(name, row): ANSWER[name](row) for row in embedded.rows(name, "test", voice="target")}
+    message = {
+        embedded.prompt_hash(name, row): ANSWER[name](row) for row in embedded.rows(name, "test", voice="target")
+    }
     monkeypatch.undo()
     task = tasks.build(f"sdbench.tasks.tiny.{CLASSES[name]}", name=name, n=500, dataset=f"embedded:{name}")
     examples = list(task.examples())
-    scores = task.score_all([(one, said[embedded.prompt_hash(name, one.row)]) for one in examples])
+    scores = task.score_all([(one, message[embedded.prompt_hash(name, one.row)]) for one in examples])
     (metric,) = (one for one in task.metrics if one.name == task.metric)
     of = [one.stats.get(metric.name, one.values.get(metric.name)) for one in scores]
     ceiling = float(corpus_of(metric)(np.sum(of, 0))) if metric.name in scores[0].stats else float(np.mean(of))

@@ -181,7 +181,7 @@ def test_english_says_an_before_vowels_only_and_begins_with_a_capital(task):
             assert all(text[0].isupper() and text.endswith(".") for text in row["translation"].values())
 
 
-def test_case_and_number_are_told_apart_by_hand_checked_sentences():
+def test_case_and_number_differ_in_hand_checked_sentences():
     """Three rows of the fixed test split, translated by hand."""
     told = {
         row["translation"]["de"]: row["translation"]["en"] for row in embedded.rows("wmt-tiny", "test", voice="plain")

@@ -25,9 +25,9 @@ def test_every_voice_answers_the_same_questions_in_other_words(task):
     texts = {voice: embedded.rows(task, "train", 200, seed=4, voice=voice) for voice in (*VOICES, embedded.PLAIN)}
     asked = [[embedded.prompt_hash(task, row) for row in rows] for rows in texts.values()]
     assert all(hashes == asked[0] for hashes in asked)
-    said = [[answer(task, row) for row in rows] for rows in texts.values()]
-    for i, first in enumerate(said):
-        for second in said[:i]:
+    message = [[answer(task, row) for row in rows] for rows in texts.values()]
+    for i, first in enumerate(message):
+        for second in message[:i]:
             assert sum(a != b for a, b in zip(first, second, strict=True)) > 160
 
 

@@ -141,7 +141,7 @@ def test_a_timed_batch_is_not_halved(models, monkeypatch):
         sdbench.generate(*models, PROMPTS, RULES, batch_size=12, timing=True, **OPTIONS)
 
 
-def test_texts_that_begin_anew_are_counted_once(models, monkeypatch):
+def test_texts_that_are_restarted_are_counted_once(models, monkeypatch):
     runs_short(monkeypatch, above=6, after=2)
     engine = sdbench.Engine(*models)
     counts: list[tuple[int, int]] = []

@@ -84,7 +84,7 @@ def test_a_change_is_another_fingerprint_and_no_change_is_none(change):
     assert fingerprint(model) != before
 
 
-def test_steps_are_captured_once_for_an_engine_and_anew_for_a_call_without_one(monkeypatch):
+def test_steps_are_captured_once_per_engine_and_again_for_each_call_without_one(monkeypatch):
     from sdbench.lm.capture import CapturedSteps
 
     honest, captured = CapturedSteps._capture_step, []

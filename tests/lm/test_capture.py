@@ -58,14 +58,14 @@ def test_on_a_cpu_steps_of_a_narrow_model_are_traced_unless_asked_otherwise():
         mode_of("fast", model)  # type: ignore[arg-type]
 
 
-def test_a_model_on_several_devices_runs_eagerly_and_that_is_said():
+def test_a_model_on_several_devices_runs_eagerly_with_a_warning():
     spread = SimpleNamespace(hf_device_map={"a": 0, "b": 1}, device=torch.device("cpu"), config=None)
     assert mode_of(None, spread) == "off"  # type: ignore[arg-type]
     with pytest.warns(UserWarning, match="needs a model on one device: its steps run eagerly"):
         assert mode_of("graphs", spread) == "off"  # type: ignore[arg-type]
 
 
-def test_what_cannot_be_captured_runs_eagerly_and_that_is_said():
+def test_what_cannot_be_captured_runs_eagerly_with_a_warning():
     def step(_, x):
         if not torch.equal(x, torch.ones(2)):
             return (x + 1,)

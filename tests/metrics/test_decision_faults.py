@@ -331,7 +331,7 @@ def test_near_the_margin_a_limit_has_two_decimals():
     assert "5.02 points more texts are empty" in decide(looping, 5.0).text
 
 
-def test_the_page_decides_anew_where_a_limit_gains_a_decimal():
+def test_the_page_decides_again_where_a_limit_gains_a_decimal():
     sweep = replace(weighed({0: (1.2, 1.3)}), curves=((comparison("0", -1.9, -4.98),),))
     assert {4.93, 4.98, 5.03} <= set(breakpoints(sweep))
 
@@ -349,7 +349,7 @@ def test_every_refused_setting_says_how_many_examples_it_needs_or_why_none_would
     assert needed(comparison("0", -1.0, -6.0)) == "not known"
 
 
-def test_why_the_limit_is_wider_than_the_interval_is_said_once(tmp_path):
+def test_why_the_limit_is_wider_than_the_interval_is_explained_once(tmp_path):
     home = write_synthetic(tmp_path / "r", tasks=("xsum-tiny",), n=60, ws=(0.3, 0.9), timing_examples=3)
     text = recommend(sdbench.read(home), 8.0).text
     assert text.count("wider than the intervals of the tables") == 1

@@ -52,7 +52,7 @@ def scores(rng, n, cells, metric, loss):
     return {key: pd.Series(np.minimum(values + shift, high)) for key, values in rows.items()}
 
 
-def made(order, cells, rows, margin, alpha=ALPHA, resamples=1000):
+def decisions_of(order, cells, rows, margin, alpha=ALPHA, resamples=1000):
     return safety.run_in_sequence(
         safety.compare_settings(order, cells, rows, alpha, {"resamples": resamples, "seed": 0}), margin
     )
@@ -66,7 +66,7 @@ def passed(rng, n, metric, loss, margin, rules=("ensemble",), resamples=1000):
     return any(
         test.is_safe(margin)
         for order in orders
-        for test in made(order[:1], cells, rows, margin, ALPHA / len(orders), resamples)
+        for test in decisions_of(order[:1], cells, rows, margin, ALPHA / len(orders), resamples)
     )
 
 
@@ -134,7 +134,7 @@ def test_testing_goes_from_the_strict_end_outwards_and_stops_at_the_first_failur
         f"ensemble{w}": pd.Series(base - loss + rng.normal(0, 0.5, 600)) for w, loss in losses.items()
     }
     (order,) = safety.sequences(cells)
-    tests = made(order, cells, rows, 1.0)
+    tests = decisions_of(order, cells, rows, 1.0)
     assert [(test.setting, test.is_safe(1.0)) for test in tests] == [("w=0.9", True), ("w=0.7", True), ("w=0.5", False)]
 
 
@@ -159,7 +159,7 @@ def test_the_lower_limit_is_one_sided_at_alpha():
     cells = frames(ROUGE)
     rows = scores(np.random.default_rng(1), 100, cells, ROUGE, 1.0)
     (order,) = safety.sequences(cells)
-    one, three = (made(order, cells, rows, 50.0, alpha, 2000) for alpha in (ALPHA, ALPHA / 3))
+    one, three = (decisions_of(order, cells, rows, 50.0, alpha, 2000) for alpha in (ALPHA, ALPHA / 3))
     assert all(a.worst > b.worst for a, b in zip(one, three, strict=True))
 
 
@@ -169,7 +169,9 @@ def test_of_a_metric_of_which_less_is_better_the_upper_limit_counts():
     cells, other = frames(ROUGE), frames(turned)
     rows = scores(np.random.default_rng(1), 200, cells, ROUGE, 1.0)
     (order,) = safety.sequences(cells)
-    up, down = (made(order, c, r, 50.0) for c, r in ((cells, rows), (other, {k: 100 - v for k, v in rows.items()})))
+    up, down = (
+        decisions_of(order, c, r, 50.0) for c, r in ((cells, rows), (other, {k: 100 - v for k, v in rows.items()}))
+    )
     assert [test.change for test in down] == pytest.approx([test.change for test in up])
     assert [test.worst for test in down] == pytest.approx([test.worst for test in up], abs=1e-6)
     assert all(test.difference.value > 0 > test.change for test in down)
@@ -270,7 +272,7 @@ def test_below_fifty_examples_there_is_no_recommendation(tmp_path):
     assert "none: no recommendation, n is small (n=49" in advice.text
 
 
-def test_a_narrow_margin_says_that_nothing_can_be_told(results):
+def test_a_narrow_margin_says_that_nothing_can_be_decided(results):
     (advice,) = recommend.recommend(results, 5.0).advices
     assert advice.cell is None
     assert "none: n is too small to tell (n=60)" in advice.text
@@ -366,9 +368,9 @@ def test_how_many_examples_would_do_is_a_range_that_holds_the_truth():
         changes = np.random.default_rng(run).normal(-0.5, 4, (100, 1))
         worst = float(stats.conservative_limits(changes, (-100, 100), level=0.95)[0][0])
         one = replace(comparison("0", float(changes.mean()), worst, n=100), error=float(changes.std(ddof=1)) / 10)
-        said = needed.needed_examples(one, 1.0, ALPHA)
-        numbers = numbers_in(said)
-        ranges.append([numbers[0], math.inf] if "at least" in said else [numbers[0], numbers[-1]] if numbers else [])
+        message = needed.needed_examples(one, 1.0, ALPHA)
+        numbers = numbers_in(message)
+        ranges.append([numbers[0], math.inf] if "at least" in message else [numbers[0], numbers[-1]] if numbers else [])
     held = [few[0] <= 1130 <= few[1] for few in ranges if few]
     assert np.mean(held) >= 0.9 - 3 * math.sqrt(0.09 / 150)
 
@@ -386,7 +388,7 @@ def test_where_nothing_differs_as_many_examples_are_asked_for_as_rule_out_the_ma
     )
 
 
-def test_how_many_examples_would_do_is_not_said_where_nothing_is_known():
+def test_no_number_of_examples_is_named_where_nothing_is_known():
     assert needed.needed_examples(comparison("0", -0.9, -2.6, n=100), 1.0, ALPHA) == ""
     wide = replace(comparison("0", -0.9, -2.6, n=100), error=0.8)
     assert (
@@ -415,7 +417,7 @@ def test_at_a_fixed_speed_the_strictest_fast_enough_setting_is_shipped_or_lossle
     )
 
 
-def test_sweeps_that_differ_in_seed_or_temperature_alone_are_told_apart():
+def test_sweeps_that_differ_only_in_seed_or_temperature_have_different_names():
     one = {"model": "m", "task": "t", "temperature": 0.0, "protocol": "p", "content": {"seed": 0}}
     seeds = [pd.DataFrame([one | {"content": {"seed": seed}}]) for seed in (0, 1)]
     assert titles([("run", own) for own in seeds]) == ["m on t, seed 0", "m on t, seed 1"]

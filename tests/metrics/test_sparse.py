@@ -177,7 +177,7 @@ def test_limits_do_not_jump_where_the_method_passes_from_few_to_many(differing):
     assert np.abs(np.diff(limits, axis=0)).max() < 3 * 50 / 300
 
 
-def test_few_and_many_are_told_by_what_matters_not_by_tiny_differences():
+def test_few_large_differences_are_sparse_whatever_small_ones_surround_them():
     rng = np.random.default_rng(0)
     columns = [
         rng.normal(size=100),

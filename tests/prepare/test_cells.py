@@ -136,7 +136,7 @@ def test_an_edited_rule_is_another_cell_and_so_is_an_edited_helper(plan_of, modu
     assert len(seen[0] | seen[1] | seen[2]) == 3
 
 
-def test_heads_of_a_drafter_that_are_trained_anew_in_their_folder_are_other_cells(plan_of, tmp_path):
+def test_heads_of_a_drafter_that_are_trained_again_in_their_folder_are_other_cells(plan_of, tmp_path):
     shipped = Path(embedded.__file__).parent / "drafters" / "medusa" / "llama-tiny" / "gsm8k-tiny"
     folder = shutil.copytree(shipped, tmp_path / "heads")
 

@@ -133,18 +133,18 @@ def test_without_a_head_the_training_is_named(sdbench):
 def test_a_training_that_has_not_ended_is_passed_over_aloud(sdbench, tmp_path):
     """Between two runs the training of one's own was begun anew: the head that ships is taken, and that is said."""
     words = ("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:gsm8k-tiny", *WORDS)
-    code, said = sdbench(*words)
+    code, message = sdbench(*words)
     assert code == 0
-    assert "has no head.json" not in said
+    assert "has no head.json" not in message
     folder = tmp_path / "results/heads/llama-tiny-gsm8k-tiny"
     folder.mkdir(parents=True)
     (folder / "head.ckpt").touch()
-    code, said = sdbench(*words)
+    code, message = sdbench(*words)
     assert code == 0
-    assert "results/heads/llama-tiny-gsm8k-tiny has no head.json, since its training has not come to its end" in said
+    assert "results/heads/llama-tiny-gsm8k-tiny has no head.json, since its training has not come to its end" in message
 
 
 def test_a_path_is_no_task(sdbench):
-    code, said = sdbench("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:../x", *WORDS)
+    code, message = sdbench("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:../x", *WORDS)
     assert code == 2
-    assert "trained:../x names no task" in said
+    assert "trained:../x names no task" in message

@@ -95,16 +95,16 @@ def test_a_terminal_has_a_bar_with_the_same_facts(monkeypatch):
     ours, theirs = pty.openpty()
     with open(theirs, "w") as stream:
         fill(Bar("decoding", 4, stream=stream))
-    said = b""
+    message = b""
     with suppress(OSError):  # what is left, piece by piece, until the other end is seen to be closed
         while piece := os.read(ours, 100_000):
-            said += piece
+            message += piece
     os.close(ours)
     for fact in ("decoding", "4/4", "tokens/s", "acceptance 0.800", "\x1b["):
-        assert fact in said.decode()
+        assert fact in message.decode()
 
 
-def test_a_warning_is_said_once(capsys):
+def test_a_warning_is_printed_once(capsys):
     for _ in range(3):
         warn("prompts were cut for this test")
     assert capsys.readouterr().err == "sdbench: warning: prompts were cut for this test\n"

@@ -286,7 +286,7 @@ def write_synthetic(
                     cells += [cell(model, task, "block", num_draft=k, temperature=temperature) for k in num_drafts]
                 cells = [replace(c, content={**c.content, "seed": seed}) for c in cells]
                 store.add_cells(cells)
-                store.add_examples(cells[0].asked, map(str, range(n)), asked)
+                store.add_examples(cells[0].asked, map(str, range(n)), texts_of)
                 keys = [(c, f"{i}", s) for i in range(n) for s in range(samples) for c in cells]
                 for start in range(0, len(keys), 500):
                     store.append_generations([shape.decode(*key) for key in keys[start : start + 500]])
@@ -296,7 +296,7 @@ def write_synthetic(
     return folder
 
 
-def asked(example: str) -> tuple[str, str]:
+def texts_of(example: str) -> tuple[str, str]:
     """A prompt and its reference."""
     return f"Question {example}: what is {example} + {example}?\nAnswer:", f"It is {example}.\n#### {example}"
 

@@ -23,7 +23,7 @@ from sdbench.records import Results, Store, read
 from sdbench.report.figures.style import house_style, panels, save
 from sdbench.report.page import write_page
 from sdbench.report.sweep import sweeps_of
-from tests.records.synthetic import WORDS, Shape, asked, call_costs, cell, sweep, timings
+from tests.records.synthetic import WORDS, Shape, call_costs, cell, sweep, texts_of, timings
 
 PIECES = [
     *("</script>", "<script>window.hacked=1</script>", "<img src=x onerror='window.hacked=1'>", "<!--", "]]>", "&lt;"),
@@ -35,7 +35,7 @@ MODEL, TASK = "llama-tiny", "gsm8k-tiny"
 
 
 def hostile(example: str) -> tuple[str, str]:
-    prompt, reference = asked(example)
+    prompt, reference = texts_of(example)
     return f"{prompt}</pre></script><b onclick='hacked=1'>שלום", f"<i>{reference}</i>"
 
 

@@ -38,7 +38,7 @@ ALONE = set(DRAW) - {
 }  # what a sampled sweep with times of our own engine has by itself
 
 
-def made(home):
+def complete_figures(home):
     """Names of figures that are there in all three formats."""
     names = {path.stem for path in (home / "figures").iterdir()}
     for name in names:
@@ -60,7 +60,7 @@ def test_the_table_of_captions_is_what_is_drawn():
 
 
 def test_every_figure_that_the_records_fill_comes_in_three_formats(folder):
-    assert made(folder) == ALONE
+    assert complete_figures(folder) == ALONE
 
 
 def test_every_table_is_named_in_the_captions(folder):
@@ -124,7 +124,7 @@ def test_figures_of_sweeps_that_differ_in_a_setting_are_named_with_it(setting, v
         store.add_cells(others)
         store.append_generations([shape.decode(c, str(i)) for c in others for i in range(4)])
     results = sdbench.read(home)
-    names = [made.suffix for made in sweeps_of([results], [summarise(results, resamples=50)])]
+    names = [complete_figures.suffix for complete_figures in sweeps_of([results], [summarise(results, resamples=50)])]
     before = first[0].content.get(setting)
     assert sorted(names) == sorted(f"llama-tiny-gsm8k-tiny-{setting}-{known}" for known in (before, value))
 
@@ -150,8 +150,8 @@ def test_the_page_says_what_the_luck_of_the_best_settings_took_off_a_dominated_a
     page = (folder / "report.html").read_text()
     for plane in ("acceptance", "speed-up"):
         value, bias = 100 * volume.loc[(plane, "all"), ["value", "bias"]]
-        (said,) = re.findall(rf"Dominated area, {plane} × points: ([\d.]+) \[[^]]+\]; ([\d.]+) was taken off", page)
-        assert [float(number) for number in said] == pytest.approx([value, bias], abs=0.051)
+        (message,) = re.findall(rf"Dominated area, {plane} × points: ([\d.]+) \[[^]]+\]; ([\d.]+) was taken off", page)
+        assert [float(number) for number in message] == pytest.approx([value, bias], abs=0.051)
 
 
 def test_the_summary_has_the_columns_that_were_promised(folder):
@@ -184,7 +184,7 @@ def test_an_odd_folder_has_the_figures_it_can_fill(odd, missing, tmp_path):
     build(home)
     if missing is None:
         missing = {"pareto_speed", "speed_against_knob", "time_split"}
-    assert made(home) == ALONE - missing if (home / "figures").exists() else missing == ALONE
+    assert complete_figures(home) == ALONE - missing if (home / "figures").exists() else missing == ALONE
     results = json.loads((home / "results.json").read_text(), parse_constant=pytest.fail)
     assert bool(results["results"]) == bool(odd["n"])
 
@@ -197,7 +197,7 @@ def test_greedy_texts_are_compared_across_folders(tmp_path):
     home = build(sampled, [greedy]).parent
     assert home == tmp_path / "report-sampled+greedy"
     assert sorted(path.name for path in sampled.iterdir()) == before, "the folder's own report is left alone"
-    names = made(home)
+    names = complete_figures(home)
     assert {"divergence-llama-tiny-gsm8k-tiny-T1", "divergence-llama-tiny-gsm8k-tiny-T0"} <= names
     assert "laws-llama-tiny-gsm8k-tiny-T0" not in names  # no exact law is recorded there
     table = pd.read_csv(home / "tables" / "divergence.csv")
@@ -218,7 +218,7 @@ def test_several_pairs_and_tasks_share_a_grid(tmp_path):
         repeats=1,
     )
     build(home)
-    names = made(home)
+    names = complete_figures(home)
     assert {"grid", "grid_speed", "pareto-llama-tiny-wmt-tiny", "pareto-qwen-tiny-wmt-tiny"} <= names
     results = json.loads((home / "results.json").read_text())["results"]
     assert len(results) == 2 * (2 + 1 + 1)  # both models: target, draft, lossless, one w
@@ -259,9 +259,9 @@ def test_a_folder_that_cannot_be_written_names_the_way_out(tmp_path, capsys):
     home = write_synthetic(tmp_path / "home", n=3, ws=(0.5,), timing_examples=0)
     (home / "tables").write_text("")
     assert front_door(["report", str(home)]) == 2
-    said = capsys.readouterr().err
+    message = capsys.readouterr().err
     assert re.fullmatch(
-        r"sdbench\S*: \S+tables\S* cannot be written \(.+\): write out=FOLDER for another folder\n", said
+        r"sdbench\S*: \S+tables\S* cannot be written \(.+\): write out=FOLDER for another folder\n", message
     )
     assert front_door(["report", str(home), f"out={tmp_path / 'out'}"]) == 0
 

@@ -19,7 +19,7 @@ from tests.records.synthetic import Shape, write_synthetic
 from tests.records.synthetic import sweep as sweep_cells
 
 
-def drawn(home):
+def draw(home):
     results = read(home)
     (sweep,) = sweeps_of([results], [summarise(results, resamples=50)])
     with house_style():
@@ -30,7 +30,7 @@ def drawn(home):
 def crowded(tmp_path_factory):
     """Eight curves on two knobs."""
     given = {"ws": (0.2, 0.8), "epsilons": (0.1, 0.5), "num_drafts": (2, 3, 4, 5), "max_new_tokens": 12}
-    return drawn(
+    return draw(
         write_synthetic(tmp_path_factory.mktemp("crowded") / "home", n=5, timing_examples=2, repeats=1, **given)
     )
 
@@ -88,7 +88,7 @@ def test_intervals_of_many_settings_are_a_band(count, is_band):
 
 def test_the_legends_of_one_curve_are_within_the_figure(tmp_path):
     """Two long entries beside each other ran out of the bound's figure on both sides."""
-    _, figures = drawn(write_synthetic(tmp_path / "one", n=4, ws=(0.3, 0.7), timing_examples=2, repeats=1))
+    _, figures = draw(write_synthetic(tmp_path / "one", n=4, ws=(0.3, 0.7), timing_examples=2, repeats=1))
     for name, figure in figures.items():
         boxes = [legend.get_window_extent() for legend in figure.legends]
         assert all(0 <= box.x0 < box.x1 <= figure.bbox.width for box in boxes), name
@@ -97,7 +97,7 @@ def test_the_legends_of_one_curve_are_within_the_figure(tmp_path):
 def test_a_caption_names_crosses_only_where_they_are(crowded, tmp_path):
     sweep, _ = crowded
     assert NOTES["against_knob"](sweep) == CROSSES
-    greedy, _ = drawn(write_synthetic(tmp_path / "greedy", n=3, ws=(0.5,), timing_examples=0, temperature=0.0))
+    greedy, _ = draw(write_synthetic(tmp_path / "greedy", n=3, ws=(0.5,), timing_examples=0, temperature=0.0))
     assert NOTES["against_knob"](greedy) == ""
 
 
@@ -114,7 +114,7 @@ def test_greedy_records_without_a_distance_for_lossless_have_the_other_figures(t
                     for cell, row in zip(cells, rows, strict=True)
                 ]
             )
-    sweep, figures = drawn(tmp_path / "home")
+    sweep, figures = draw(tmp_path / "home")
     assert sweep.rows.loc[sweep.cells["verifier"] == "lossless", "tv"].isna().all()
     assert sweep.rows.loc[sweep.cells["verifier"] == "ensemble", "tv"].notna().all()
     assert {"pareto", "against_knob", "positions", "divergence"} <= set(figures)

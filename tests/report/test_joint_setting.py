@@ -91,7 +91,7 @@ def timed(title: str, *, sooner=(1.1, 1.2), length: float = 1.0, **fields):
     return replace(one, weighed=(replace(sweep, gains=gains, lengths=lengths),))
 
 
-def test_the_time_of_an_answer_and_its_length_are_said_of_each_sweep():
+def test_each_sweep_shows_the_time_and_the_length_of_an_answer():
     text = decide_jointly([timed("A"), timed("B", length=1.12)]).text
     assert "on A 1.20× [1.10, 1.30] over lossless K=5, an answer 1.15× [1.10, 1.20] sooner, as long (8 texts" in text
     assert "12 % longer (8 texts at batch 1)" in text

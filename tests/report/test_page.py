@@ -211,11 +211,11 @@ def test_every_measure_and_word_is_defined(tree):
     assert {*summary.WITH_INTERVALS, *summary.PLAIN} - labels <= set(MEASURES)
 
 
-def test_what_failed_and_what_is_odd_is_told(tree):
-    told = tree.xpath("string(//*[@id='warnings'])")
-    assert "1 failure" in told
-    assert "llama-tiny on gsm8k-tiny, ensemble w=1 K=5, example no such example: scoring failed: <oops>" in told
-    assert "commit ends in +" in told
+def test_failures_and_warnings_are_on_the_page(tree):
+    warnings = tree.xpath("string(//*[@id='warnings'])")
+    assert "1 failure" in warnings
+    assert "llama-tiny on gsm8k-tiny, ensemble w=1 K=5, example no such example: scoring failed: <oops>" in warnings
+    assert "commit ends in +" in warnings
 
 
 def test_the_commands_rebuild_the_page(tree):
@@ -269,8 +269,8 @@ def test_two_folders_share_a_page(home, tmp_path):
     tree = lxml.html.document_fromstring(write(home, other).read_text(encoding="utf-8"))
     titles = [f"llama-tiny on gsm8k-tiny ({name})" for name in (home.name, "other")]
     assert tree.xpath("//section[@id='tables']/h3/text()") == titles
-    told = tree.xpath("string(//*[@id='warnings'])")
-    assert f"{titles[1]}. n is small: 8 examples" in told
+    warnings = tree.xpath("string(//*[@id='warnings'])")
+    assert f"{titles[1]}. n is small: 8 examples" in warnings
     data = json.loads(tree.xpath("//script[@id='examples-data']/text()")[0])
     assert [len(group["examples"]) for group in data["groups"]] == [60, 8]
     assert {text["sample"] for text in unpacked(data["chunks"][-1])["texts"]} == {0, 1}

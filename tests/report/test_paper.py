@@ -226,9 +226,9 @@ SLIPS = {
 def test_a_slip_is_one_sentence_and_code_2(words, capsys, monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert paper_figures.main(words) == 2
-    said = capsys.readouterr().err
-    assert SLIPS[words] in said
-    assert said.count("\n") == 1
+    message = capsys.readouterr().err
+    assert SLIPS[words] in message
+    assert message.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 

@@ -202,8 +202,8 @@ UNTRAINED = {
 def test_what_was_not_trained_is_one_sentence_with_the_training_s_command(words, monkeypatch, tmp_path, capfd):
     monkeypatch.chdir(tmp_path)
     assert main(list(words)) == 2
-    said = capfd.readouterr().err.splitlines()
-    assert said[0].endswith(UNTRAINED[words])
+    message = capfd.readouterr().err.splitlines()
+    assert message[0].endswith(UNTRAINED[words])
     assert not (tmp_path / "results").exists() or not list((tmp_path / "results").rglob("*.parquet"))
 
 

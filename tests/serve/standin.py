@@ -272,7 +272,11 @@ class StandIn:
         self._count(text)
         await _send(
             response,
-            {"choices": [], "usage": {"completion_tokens": len(ids)}, "metrics": self._told(text, first_s, spent_s)},
+            {
+                "choices": [],
+                "usage": {"completion_tokens": len(ids)},
+                "metrics": self._metrics_of(text, first_s, spent_s),
+            },
         )
         await response.write(b"data: [DONE]\n\n")
         await response.write_eof()
@@ -288,7 +292,7 @@ class StandIn:
             ):
                 self.counters[name] += value
 
-    def _told(self, text: Text, first_s: float, spent_s: float) -> dict[str, Any]:
+    def _metrics_of(self, text: Text, first_s: float, spent_s: float) -> dict[str, Any]:
         times = {
             "time_to_first_token_ms": 1000 * first_s,
             "generation_time_ms": 1000 * (spent_s - first_s),

@@ -123,7 +123,7 @@ def test_a_silent_server_is_not_waited_for_for_ever(started):
         ask(pump, client)
 
 
-def test_a_server_without_ids_is_told_from_one_with(started):
+def test_servers_with_and_without_ids_are_distinguished(started):
     _, client, pump = started(has_ids=False)
     with pytest.raises(EngineError, match="without token ids"):
         ask(pump, client)

@@ -55,7 +55,7 @@ def test_greedy_texts_and_scores_are_those_of_our_own_engine(native_run, served_
     assert set(served.cells["asked"]) == set(native.cells["asked"]), "asked the same"
 
 
-def test_rounds_come_from_the_steps_and_what_is_not_told_is_null(served_words, standin, tmp_path, capsys):
+def test_rounds_come_from_the_steps_and_what_is_not_reported_is_null(served_words, standin, tmp_path, capsys):
     server = standin()
     assert main([*served_words(tmp_path), *engine_words(server)]) == 0
     assert "draft, target left out" in capsys.readouterr().err
@@ -108,9 +108,9 @@ def test_a_server_that_never_answers_ends_the_run_in_one_sentence_and_the_comman
     words = [*served_words(tmp_path, batch_size=1), *engine_words(server), "engine.retries=2"]
     server.faults = ["", "", "503", "503", "503"]
     assert main(words) == 1
-    said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench: the server")]
-    assert len(said) == 1
-    assert "did not answer a request in 3 tries; the last failure: HTTP 503" in said[0]
+    message = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench: the server")]
+    assert len(message) == 1
+    assert "did not answer a request in 3 tries; the last failure: HTTP 503" in message[0]
     held = len(read(tmp_path / NAME).generations)
     assert held == 1
     asked = len(server.seen)
@@ -246,9 +246,9 @@ def test_a_lenient_server_without_a_lossless_one_has_a_table_and_no_recommendati
     server = standin()
     options = {"verifier": "fly", "verifier.entropy": 0.3, "verifier.window": 2}
     assert main([*served_words(tmp_path, **options), *engine_words(server)]) == 0
-    said = capsys.readouterr()
-    assert "lossless, draft, target left out" in said.err
-    assert "no recommendation" in said.out
+    output = capsys.readouterr()
+    assert "lossless, draft, target left out" in output.err
+    assert "no recommendation" in output.out
 
 
 def test_a_page_is_made_of_records_with_nulls(served_words, standin, tmp_path, monkeypatch):

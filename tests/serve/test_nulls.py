@@ -11,7 +11,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.records import GenerationRecord, LoadRecord, PooledRecord, Store, read
 from sdbench.report.build import worked_out, write
 from tests.records.synthetic import WORDS as PIECES
-from tests.records.synthetic import Shape, asked, sweep
+from tests.records.synthetic import Shape, sweep, texts_of
 
 N = 6
 UNTOLD = {
@@ -38,7 +38,7 @@ def served(request, tmp_path_factory) -> tuple[str, Path]:
     with Store.open(folder, config={"margin": 5}, provenance={"w": "…"}) as store:
         store.add_cells(cells)
         store.add_vocabulary("llama-tiny", "words", lambda: [f" {word}" for word in PIECES])
-        store.add_examples(cells[0].asked, map(str, range(N)), asked)
+        store.add_examples(cells[0].asked, map(str, range(N)), texts_of)
         store.append_generations(records)
         store.add_server({"url": "http://h:1", "version": "0.32.0"})
         for place, cell in enumerate(cells):

@@ -48,7 +48,7 @@ def busy(num_tokens: int, service_s: float):
 def test_requests_are_sent_at_their_times_and_nobody_waits_for_an_answer(sent_at, standin, tmp_path, capsys):
     """The server holds its answers until eight requests are under way."""
 
-    def held(body) -> Text:
+    def hold(body) -> Text:
         end = time.monotonic() + 30
         while server.most_under_way < 8 and is_of_loop() and time.monotonic() < end:
             time.sleep(0.001)
@@ -57,7 +57,7 @@ def test_requests_are_sent_at_their_times_and_nobody_waits_for_an_answer(sent_at
     def is_of_loop() -> bool:
         return sum("cache_salt" in body for body in server.seen) > 2 + 1  # two looks and a warm-up
 
-    server = standin(held)
+    server = standin(hold)
     assert sent_at(server, "timing.rate=[400,800]", "timing.slo={ttft: 10, tpot: 10}") == 0
     frame = read(tmp_path / NAME).open_loads
     assert frame.groupby("rate").size().to_dict() == {400: 12, 800: 12}
@@ -71,9 +71,9 @@ def test_requests_are_sent_at_their_times_and_nobody_waits_for_an_answer(sent_at
     assert frame["server_queue_s"].notna().all()
     bodies = [body for body in server.seen if "cache_salt" in body]
     assert len({body["cache_salt"] for body in bodies}) == len(bodies) == 2 + 1 + 24
-    said = capsys.readouterr().out
-    assert "lossless K=3 under load: " in said
-    assert "goodput (ttft within 10 s, tpot within 10 s) is highest at" in said
+    output = capsys.readouterr().out
+    assert "lossless K=3 under load: " in output
+    assert "goodput (ttft within 10 s, tpot within 10 s) is highest at" in output
 
 
 def test_another_rate_is_added_to_the_pass_and_the_same_command_sends_nothing(sent_at, standin, tmp_path):

@@ -309,10 +309,10 @@ def test_expand_repeats_rows_and_replaces_first():
 
 
 def test_uniforms_of_a_request_with_a_seed_are_its_generators():
-    def own():
+    def seeded():
         return {1: torch.Generator().manual_seed(5)}
 
-    first, again = (uniforms(3, 4, own(), torch.device("cpu")) for _ in range(2))
+    first, again = (uniforms(3, 4, seeded(), torch.device("cpu")) for _ in range(2))
     assert torch.equal(first[1], again[1])
     assert not torch.equal(first[0], again[0])
     assert first.shape == (3, 5)

@@ -68,12 +68,15 @@ def command_line(results: Path, *words: str) -> list[str]:
 def command(results: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """Its output as `stderr`; the servers that it had below it are noted."""
     args = command_line(results, *words)
-    with tempfile.TemporaryFile("w+") as said, subprocess.Popen(args, env=ENV, stdout=said, stderr=said) as process:
+    with (
+        tempfile.TemporaryFile("w+") as message,
+        subprocess.Popen(args, env=ENV, stdout=message, stderr=message) as process,
+    ):
         while process.poll() is None:
             SEEN.update(servers(process.pid))
             time.sleep(0.5)
-        said.seek(0)
-        return subprocess.CompletedProcess(args, process.returncode, stderr=said.read())
+        message.seek(0)
+        return subprocess.CompletedProcess(args, process.returncode, stderr=message.read())
 
 
 def run(results: Path, *words: str) -> Results:
@@ -358,8 +361,8 @@ PLUGGED = ("temperature=1", "w=[0.5,1]", "n=40", "batch_size=8", "engine.plugin=
 @contextmanager
 def decoding(results: Path, log: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A run with a server of its own, with the plug-in, from whose records on it has a text; killed in the end."""
-    with log.open("wb") as said:
-        process = subprocess.Popen(command_line(results, *served(*PLUGGED)), env=ENV, stdout=said, stderr=said)
+    with log.open("wb") as message:
+        process = subprocess.Popen(command_line(results, *served(*PLUGGED)), env=ENV, stdout=message, stderr=message)
     until = time.monotonic() + 900
     try:
         while not list(results.glob("*/records/generations-*")):
@@ -388,11 +391,11 @@ def test_when_the_server_is_killed_the_same_command_goes_on(tmp_path):
             with suppress(ProcessLookupError):  # one falls with the other
                 os.kill(pid, signal.SIGKILL)
         assert process.wait(300) == 1
-        said = (tmp_path / "log").read_text()
+        output = (tmp_path / "log").read_text()
         assert gone(pids)
-    assert "ended with code 137 (SIGKILL); its log" in said
-    assert "the same command goes on from there" in said
-    assert "Traceback" not in said
+    assert "ended with code 137 (SIGKILL); its log" in output
+    assert "the same command goes on from there" in output
+    assert "Traceback" not in output
     folder = tmp_path / "llama-tiny-gsm8k-tiny"
     held = len(read(folder).generations)
     results = run(tmp_path, *served(*PLUGGED))

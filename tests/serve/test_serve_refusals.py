@@ -18,9 +18,9 @@ def refused(served_words, tmp_path, capsys):
     def run(*more: str, **options: object) -> str:
         capsys.readouterr()
         assert main([*served_words(tmp_path / "results", **options), *more]) == 2
-        said = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench: ")]
-        sentences = [line for line in said if "left out" not in line and " examples, to " not in line]
-        assert len(sentences) == 1, said
+        message = [line for line in capsys.readouterr().err.splitlines() if line.startswith("sdbench: ")]
+        sentences = [line for line in message if "left out" not in line and " examples, to " not in line]
+        assert len(sentences) == 1, message
         assert not list((tmp_path / "results").rglob("generations-*"))
         return sentences[0]
 
@@ -43,8 +43,8 @@ def test_another_model_than_the_one_named(refused, standin):
     server = standin()
     server.model = "org/other"
     assert "serves org/other, and this run asks for" in refused("engine=http", f"engine.url={server.url}")
-    said = refused("engine=http", f"engine.url={server.url}", "engine.model=org/third")
-    assert "engine.model=org/third is not served at" in said
+    message = refused("engine=http", f"engine.url={server.url}", "engine.model=org/third")
+    assert "engine.model=org/third is not served at" in message
 
 
 def test_a_tokenizer_of_other_ids(refused, standin, raw_tokenizer):
@@ -76,9 +76,9 @@ def test_a_version_without_token_ids_and_one_without_the_flag(refused, standin):
     server = standin(has_ids=False)
     assert "sends no token ids" in refused("engine=http", f"engine.url={server.url}")
     server = standin(level=None, has_counters=False)
-    said = refused("engine=http", f"engine.url={server.url}")
-    assert "(version 0.32.0) counts no drafts" in said
-    assert "--per-request-spec-decode-metrics detailed" in said
+    message = refused("engine=http", f"engine.url={server.url}")
+    assert "(version 0.32.0) counts no drafts" in message
+    assert "--per-request-spec-decode-metrics detailed" in message
 
 
 @pytest.mark.parametrize("num_draft", [3, 7])
@@ -113,8 +113,8 @@ def test_a_port_in_use(refused, tmp_path):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        said = refused("engine=vllm", f"engine.python={fake}", f"engine.port={port}")
-    assert f"engine.port={port} of 127.0.0.1 cannot be used" in said
+        message = refused("engine=vllm", f"engine.python={fake}", f"engine.port={port}")
+    assert f"engine.port={port} of 127.0.0.1 cannot be used" in message
 
 
 def test_an_interpreter_without_vllm_and_none(refused):
@@ -139,7 +139,7 @@ def test_an_interpreter_without_vllm_and_none(refused):
         ("verifier.depth=3", "depth"),
     ],
 )
-def test_what_a_server_that_is_started_cannot_be_told(word, says, refused, vllm_python):
+def test_options_that_a_started_server_cannot_take_are_refused(word, says, refused, vllm_python):
     assert says in refused("engine=vllm", f"engine.python={vllm_python}", word)
 
 
@@ -167,7 +167,7 @@ SLIPS = [
 
 
 @pytest.mark.parametrize(("words", "says"), SLIPS, ids=lambda value: str(value)[:40])
-def test_what_no_server_can_be_told(words, says, refused):
+def test_options_that_no_server_can_take_are_refused(words, says, refused):
     options = dict(word.split("=", 1) for word in words)
     assert says in refused("engine=http", URL, **options)
 
@@ -186,8 +186,8 @@ def test_what_the_plugin_refuses_ends_before_a_text(refused, standin):
 
 def test_a_server_that_takes_any_rule_has_no_plugin(refused, standin):
     words = ["engine=http", f"engine.url={standin().url}", "engine.plugin=true"]
-    said = refused(*words, verifier="ensemble", w=0.5, **{"verifier.greedy": "mixture"})
-    assert "accepts a made-up rule, so sdbench's plug-in is missing" in said
+    message = refused(*words, verifier="ensemble", w=0.5, **{"verifier.greedy": "mixture"})
+    assert "accepts a made-up rule, so sdbench's plug-in is missing" in message
 
 
 def test_results_of_a_refused_run_hold_no_text(refused, tmp_path):
@@ -211,8 +211,8 @@ def test_a_file_that_is_no_trace(text, says, refused, tmp_path):
 
 
 def test_a_trace_that_is_missing_and_a_rate_of_an_engine_that_serves_nobody(refused, tmp_path):
-    said = refused("engine=http", URL, timing=f"{{trace: '{tmp_path}/none'}}")
-    assert "/none cannot be read: No such file" in said
+    message = refused("engine=http", URL, timing=f"{{trace: '{tmp_path}/none'}}")
+    assert "/none cannot be read: No such file" in message
     assert "timing.rate sends requests to a server as they arrive, which engine=native does not do" in refused(
         timing="{rate: 1}"
     )

@@ -47,9 +47,9 @@ def test_sampling_without_the_plugin_is_refused_on_the_broken_build(served_words
     python = environment(tmp_path / "broken", UNWRITTEN)
     words = [*served_words(tmp_path / "results", temperature=1), "engine=vllm", f"engine.python={python}"]
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert "vLLM 0.32.0 on a CPU writes garbage when it speculates at temperature=1 (vllm#55005)" in said
-    assert "engine.plugin=true repairs it" in said
+    message = capsys.readouterr().err
+    assert "vLLM 0.32.0 on a CPU writes garbage when it speculates at temperature=1 (vllm#55005)" in message
+    assert "engine.plugin=true repairs it" in message
     assert not list((tmp_path / "results").rglob("generations-*"))
 
 

@@ -65,9 +65,9 @@ def test_a_server_is_started_once_however_many_shares_there_are(
 def test_a_server_that_dies_before_it_is_ready_says_why(served_words, vllm_words, tmp_path, capsys):
     words = [*served_words(tmp_path), *vllm_words, "engine.args.refuse_to_start=true"]
     assert main(words) == 2
-    said = capsys.readouterr().err
-    assert "ended with code 3 before it was ready" in said
-    assert "ValueError: cannot allocate the KV cache" in said
+    message = capsys.readouterr().err
+    assert "ended with code 3 before it was ready" in message
+    assert "ValueError: cannot allocate the KV cache" in message
 
 
 def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_finished(
@@ -76,8 +76,8 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_finished(
     words = [*served_words(tmp_path, batch_size=1), *vllm_words, "engine.retries=1"]
     monkeypatch.setenv("STANDIN_DIES_AFTER", "2")  # one request looks at it, one text
     assert main(words) == 1
-    said = capsys.readouterr().err
-    assert "ended with code 17; its log" in said
+    message = capsys.readouterr().err
+    assert "ended with code 17; its log" in message
     held = len(read(tmp_path / NAME).generations)
     assert held == 1
     monkeypatch.delenv("STANDIN_DIES_AFTER")

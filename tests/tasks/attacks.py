@@ -245,7 +245,7 @@ def main(backend: str) -> dict[str, str]:
             statuses["kill_parent"] = "OPEN"
         if (home / "secret").read_text() != "SECRET" or len(list(home.iterdir())) != 1:
             statuses["links_for_the_worker"] = "OPEN"
-        statuses |= {f"raw_{name}": said for name, said in tried(place, str(home / "secret")).items()}
+        statuses |= {f"raw_{name}": message for name, message in tried(place, str(home / "secret")).items()}
         for mark in outside.iterdir():
             statuses["write_outside"] = f"OPEN {mark.name}"
         forgeries = sandbox.run(list(FORGERIES.values()))

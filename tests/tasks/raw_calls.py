@@ -51,7 +51,7 @@ print(json.dumps(statuses), flush=True)
 """
 
 
-def asked(pid: int, path: str) -> list[list[object]]:
+def calls_of(pid: int, path: str) -> list[list[object]]:
     """[name, number, arguments …] of the calls that this processor has."""
     column = {"x86_64": 1, "aarch64": 2}[platform.machine()]
     words = {"PID": pid, "PATH": path}
@@ -71,11 +71,11 @@ def tried(work: str, secret: str) -> dict[str, str]:
         os.dup2(write_end, 1)
         os.chdir(work)
         confine.limit(1 << 30, 16 << 20, 10)
-        argv = [os.path.realpath(sys.executable), "-s", "-S", "-c", PROGRAM, json.dumps(asked(os.getppid(), secret))]
+        argv = [os.path.realpath(sys.executable), "-s", "-S", "-c", PROGRAM, json.dumps(calls_of(os.getppid(), secret))]
         landlock = confine.landlock_version() > 0
         confine.Confinement(work, argv, {"PATH": "/usr/bin:/bin"}, landlock=landlock).enter()
     os.close(write_end)
     with open(read_end) as pipe:
-        said = pipe.read()
+        output = pipe.read()
     os.waitpid(child, 0)
-    return json.loads(said)
+    return json.loads(output)

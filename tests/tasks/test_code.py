@@ -120,7 +120,7 @@ def test_empty_answers_fail_and_are_flagged(name):
     assert all(score.flags["is_empty"] and score.flags["is_extraction_failed"] for score in scores)
 
 
-def test_time_out_crash_memory_and_wrong_answer_are_told_apart():
+def test_time_out_crash_memory_and_wrong_answer_are_distinguished():
     task = load("humaneval", timeout_s=1.0)
     example = next(iter(task.examples()))
     answers = {

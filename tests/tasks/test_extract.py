@@ -108,7 +108,7 @@ def test_hostile_text_ends_soon_and_without_an_error(text):
 
 
 @pytest.mark.parametrize("value", ["1" + " + 1" * 2000, "0x" + "f" * 5000, "'a\\x0cb\u2028c'"])
-def test_what_cannot_be_written_anew_stays_as_it_is(value):
+def test_what_cannot_be_unparsed_stays_as_it_is(value):
     program = extract([f"Sure:\ndef main(x):\n    return {value}\n"], ["main"], "import math\n")
     assert program is not None
     scope: dict = {}

@@ -33,7 +33,7 @@ def load(name="gsm8k", **options):
     return sdbench.tasks.load(f"lm-eval:{name}", **{"data": path("gsm8k"), "shots": 2, **options})
 
 
-def test_the_name_behind_the_colon_is_an_option_of_the_file():
+def test_the_name_after_the_colon_is_an_option_of_the_file():
     assert expand(["task=lm-eval:gsm8k", "n=2"]) == [
         "task=lm-eval",
         "task.task='gsm8k'",

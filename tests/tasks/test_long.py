@@ -77,7 +77,7 @@ def test_the_reference_scores_1_in_everything(task, questions):
             assert set(one.score(example, one.fields(example.row)["answer"]).values.values()) == {1.0}
 
 
-def test_each_kind_loses_by_its_own_mistake_alone(task):
+def test_each_kind_loses_by_its_own_mistake_only(task):
     example = next(iter(task.examples()))
     right = example.row["highlights"]
     name = names_of(right)[0]

@@ -19,27 +19,29 @@ ORDINARY = "/usr/bin/python3"  # an interpreter that every user may execute
 
 
 @pytest.fixture
-def place():
+def open_folder():
     """A folder that every user may enter, unlike pytest's own."""
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         yield Path(folder)
 
 
-def attack(place: Path, backend: str, *, interpreter: str = sys.executable, user: str | None = None) -> dict[str, str]:
+def attack(
+    open_folder: Path, backend: str, *, interpreter: str = sys.executable, user: str | None = None
+) -> dict[str, str]:
     """Runs attacks.py in its own process, beside a copy of the package that the user may read."""
-    shutil.copytree(Path(package.__file__).parent, place / "sandbox")
-    for path in (place / "sandbox").glob("*.py"):
+    shutil.copytree(Path(package.__file__).parent, open_folder / "sandbox")
+    for path in (open_folder / "sandbox").glob("*.py"):
         path.write_text(path.read_text().replace("sdbench.tasks.sandbox", "sandbox"))
     for name in ("attacks.py", "raw_calls.py"):
-        shutil.copy(HERE / name, place)
-    subprocess.run(["chmod", "-R", "a+rX", str(place)], check=True)
+        shutil.copy(HERE / name, open_folder)
+    subprocess.run(["chmod", "-R", "a+rX", str(open_folder)], check=True)
     done = subprocess.run(
-        [interpreter, str(place / "attacks.py"), backend],
+        [interpreter, str(open_folder / "attacks.py"), backend],
         capture_output=True,
         text=True,
         check=False,
-        cwd=place,
+        cwd=open_folder,
         user=user,
         group=user and "nogroup",
         extra_groups=[] if user else None,
@@ -57,8 +59,8 @@ def closed(statuses: dict[str, str]) -> None:
     assert statuses["deaf_loop"] == "timeout"
 
 
-def test_no_attack_gets_out_of_the_kernel_backend(place):
-    closed(attack(place, "kernel"))
+def test_no_attack_gets_out_of_the_kernel_backend(open_folder):
+    closed(attack(open_folder, "kernel"))
 
 
 needs_bwrap = pytest.mark.skipif(
@@ -68,17 +70,17 @@ needs_bwrap = pytest.mark.skipif(
 
 
 @needs_bwrap
-def test_no_attack_gets_out_of_kernel_and_bubblewrap(place):
-    closed(attack(place, "bwrap"))
+def test_no_attack_gets_out_of_kernel_and_bubblewrap(open_folder):
+    closed(attack(open_folder, "bwrap"))
 
 
 @pytest.mark.skipif(
     os.geteuid() == 0 and not Path(ORDINARY).exists(),
     reason=f"root's own interpreter may stand where nobody else may go, and there is no {ORDINARY} instead",
 )
-def test_no_attack_of_an_ordinary_user_gets_out(place):
+def test_no_attack_of_an_ordinary_user_gets_out(open_folder):
     is_root = os.geteuid() == 0
-    closed(attack(place, "kernel", **({"interpreter": ORDINARY, "user": "nobody"} if is_root else {})))
+    closed(attack(open_folder, "kernel", **({"interpreter": ORDINARY, "user": "nobody"} if is_root else {})))
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +110,7 @@ def test_each_end_has_its_own_name(jail, program, status):
     assert outcome.status == status, outcome
 
 
-def test_what_a_program_said_last_is_kept(jail):
+def test_the_last_output_of_a_program_is_kept(jail):
     assert "ValueError: why" in jail.run(["raise ValueError('why')"])[0].detail
 
 
@@ -191,12 +193,12 @@ def test_numpy_may_be_imported_and_not_written_and_nothing_stands_beside_it(back
 def test_a_full_machine_turns_no_right_program_wrong():
     """A quarter of a processor: four times the program's time passes, three of them in the queue."""
     busy = [sys.executable, "-c", "while True: pass"]
-    place = {min(os.sched_getaffinity(0))}
+    processors = {min(os.sched_getaffinity(0))}
     others = [subprocess.Popen(busy, start_new_session=True) for _ in range(3)]
     try:
         with Sandbox("kernel", timeout_s=0.6, workers=1) as sandbox:
             for pid in (sandbox._workers[0].process.pid, *(other.pid for other in others)):
-                os.sched_setaffinity(pid, place)
+                os.sched_setaffinity(pid, processors)
             program = "import time\nwhile time.process_time() < {}: pass"
             right, endless, asleep = sandbox.run(
                 [program.format(0.4), program.format(99), "import time\ntime.sleep(99)"]
@@ -270,7 +272,7 @@ def test_a_killed_run_takes_its_workers_and_programs_along(tmp_path):
     assert run.stdout is not None
     home = run.stdout.readline().strip()
 
-    def left() -> list[str]:
+    def leftovers() -> list[str]:
         names = []
         for entry in Path("/proc").glob("[0-9]*"):
             try:
@@ -280,11 +282,11 @@ def test_a_killed_run_takes_its_workers_and_programs_along(tmp_path):
             names += [entry.name] if home in words else []
         return names
 
-    assert left()
+    assert leftovers()
     run.kill()
     run.communicate()
     deadline = time.monotonic() + 30
-    while left() and time.monotonic() < deadline:
+    while leftovers() and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not left()
+    assert not leftovers()
     shutil.rmtree(home, ignore_errors=True)

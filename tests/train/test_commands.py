@@ -65,9 +65,9 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp
     monkeypatch.setattr("sdbench.prepare.pair.load", lambda metadata: pytest.fail("weights are read"))
     pair = PAIR if "task=" not in " ".join(words) else PAIR[:1]
     assert main([kind, *pair, *words, f"out={tmp_path / 'made'}"]) == 2
-    told = capsys.readouterr().err
-    assert sentence in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert sentence in message
+    assert message.count("\n") == 1
     assert not list(tmp_path.iterdir())
 
 
@@ -148,9 +148,9 @@ def test_a_place_that_cannot_be_written_to_is_one_sentence(out, tmp_path, capsys
     (tmp_path / "file").touch()
     place = tmp_path / out if out.startswith("file") else "/proc/x/made"
     assert main(["ensemble", *PAIR, f"out={place}"]) == 2
-    told = capsys.readouterr().err
-    assert f"out={place} cannot be written to" in told
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert f"out={place} cannot be written to" in message
+    assert message.count("\n") == 1
 
 
 def test_two_trainings_cannot_write_to_one_folder(tmp_path, capsys):

@@ -112,9 +112,9 @@ def test_a_training_gives_a_folder_that_a_run_takes(tmp_path, capsys):
     words = [*PAIR, "n=4", "temperature=0", "max_new_tokens=24", "verifier=exact", "timing=off", "report=off"]
     run = [f"drafter.length_head={out}", f"results={tmp_path}", "name=run"]
     assert main([*words, "drafter=gate", *run]) == 0
-    said = capsys.readouterr()
-    assert "lossless K=5 equals the target alone in 4 of 4 texts (float32)" in said.out
-    assert "length_head was trained at temperature=1.0, and this run is at temperature=0.0" in said.err
+    output = capsys.readouterr()
+    assert "lossless K=5 equals the target alone in 4 of 4 texts (float32)" in output.out
+    assert "length_head was trained at temperature=1.0, and this run is at temperature=0.0" in output.err
 
 
 def test_a_gate_of_a_drafter_without_a_draft_model_names_the_target_alone(tmp_path):

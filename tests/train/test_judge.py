@@ -21,10 +21,10 @@ def test_the_nth_wrong_draft_passes_and_nothing_else(family, num_draft):
     target, draft = pair(family)
     options = {"temperature": 0.0, "num_draft": num_draft, "max_new_tokens": 16, "stop_ids": ()}
     count = 5
-    made = generate(target, draft, PROMPTS, [Exact(), *(Swap(n) for n in range(count))], **options)
+    generations = generate(target, draft, PROMPTS, [Exact(), *(Swap(n) for n in range(count))], **options)
     for number, prompt in enumerate(PROMPTS):
-        base, *swapped = (list(g.tokens) for g in made if g.prompt == number)
-        places = met(next(g for g in made if g.prompt == number))
+        base, *swapped = (list(g.tokens) for g in generations if g.prompt == number)
+        places = met(next(g for g in generations if g.prompt == number))
         for n, text in enumerate(swapped):
             if n >= len(places):
                 assert text == base
@@ -72,7 +72,7 @@ def test_auc_is_the_chance_that_a_good_one_scores_above_a_bad_one():
 
 
 @pytest.mark.slow
-def test_labels_are_mined_resumably_and_told(tmp_path):
+def test_labels_are_mined_resumably_and_reported(tmp_path):
     words = ("prompts=40", "swaps=12")
     finished("judge", *words, f"out={tmp_path / 'whole'}")
     killed("judge", 1, *words, f"out={tmp_path / 'part'}")
@@ -80,9 +80,9 @@ def test_labels_are_mined_resumably_and_told(tmp_path):
     heads = [Head.load(str(tmp_path / name), "judge") for name in ("whole", "part")]
     for name, tensor in heads[0].weights.items():
         torch.testing.assert_close(heads[1].weights[name], tensor, rtol=0, atol=0)
-    told = json.loads((tmp_path / "whole/calibration.json").read_text())
-    assert told["low"] <= told["auc"] <= told["high"]
-    assert sum(one["n"] for one in told["bins"]) == told["labels"]
+    stored = json.loads((tmp_path / "whole/calibration.json").read_text())
+    assert stored["low"] <= stored["auc"] <= stored["high"]
+    assert sum(one["n"] for one in stored["bins"]) == stored["labels"]
     assert {"calibration.pdf", "calibration.svg", "calibration.png"} <= {
         path.name for path in (tmp_path / "whole").iterdir()
     }

@@ -14,13 +14,13 @@ ROOT = Path(__file__).parents[2] / "results" / "learned"
 NAME = "llama-tiny-gsm8k-tiny"
 
 
-def told(part: str) -> dict:
+def stored_part(part: str) -> dict:
     return json.loads((ROOT / f"{NAME}-{part}.json").read_text())
 
 
 @pytest.mark.parametrize("name", learned_tables.HEADS)
 def test_each_head_is_compared_with_the_static_ensemble_on_500_examples(name):
-    own = told("ensemble")[name]
+    own = stored_part("ensemble")[name]
     for measure in ("hypervolume", "area", "gain"):
         value, low, high = own[measure]
         assert low <= value <= high, measure
@@ -35,7 +35,7 @@ def test_each_head_is_compared_with_the_static_ensemble_on_500_examples(name):
 
 def test_distilled_drafts_are_compared_at_the_same_examples_with_the_head_beside_them():
     """What README says: where leniency became cheaper, and what the same minutes buy."""
-    plane, table = told("distil"), pd.read_csv(ROOT / f"{NAME}-distil.csv")
+    plane, table = stored_part("distil"), pd.read_csv(ROOT / f"{NAME}-distil.csv")
     for draft in ("own", *learned_tables.DISTILLED):
         rows = table[(table["draft"] == draft) & (table["verifier"] == "ensemble")]
         assert sorted(rows["value"]) == sorted(learned_tables.UNDER)
@@ -66,7 +66,7 @@ def test_a_head_wins_on_its_own_task_and_seldom_on_another():
 
 
 def test_a_frozen_head_is_followed_along_its_targets_training():
-    plane, table = told("drift"), pd.read_csv(ROOT / f"{NAME}-drift.csv")
+    plane, table = stored_part("drift"), pd.read_csv(ROOT / f"{NAME}-drift.csv")
     assert list(plane) == ["0", *map(str, learned_tables.DRIFTED)]
     assert (table["n"] == 500).all()
     assert all(plane[step]["frozen"]["gain"][1] > 0.2 for step in plane)
@@ -75,7 +75,7 @@ def test_a_frozen_head_is_followed_along_its_targets_training():
 
 
 def test_what_might_have_made_the_head_better_is_reported_with_what_failed():
-    plane, table = told("trials"), pd.read_csv(ROOT / f"{NAME}-trials.csv")
+    plane, table = stored_part("trials"), pd.read_csv(ROOT / f"{NAME}-trials.csv")
     for name in (*learned_tables.TRIALS, "from-swaps"):
         value, low, high = plane[name]["gain"]
         assert low <= value <= high, name

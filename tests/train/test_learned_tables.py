@@ -23,7 +23,7 @@ def test_a_curve_goes_as_far_as_its_last_crossing_of_the_floor():
     assert reached(x, y, 0.95) == 0
 
 
-def test_what_leniency_costs_is_told_against_the_same_drafts_strict_cell():
+def test_the_cost_of_leniency_is_relative_to_the_same_drafts_strict_cell():
     told = prices(plane(), {1.0: "strict", 0.9: "near", 0.5: "far"})
     assert told["1"]["bought"] == [0, 0, 0]
     assert told["0.9"]["lost"] == pytest.approx([0.02] * 3)
@@ -31,7 +31,7 @@ def test_what_leniency_costs_is_told_against_the_same_drafts_strict_cell():
     assert told["0.5"]["acceptance"][0] == 0.8
 
 
-def test_how_far_a_curve_may_go_is_told_against_the_strict_cell_of_the_same_resample():
+def test_the_reach_of_a_curve_is_relative_to_the_strict_cell_of_the_same_resample():
     value, low, high = within(plane(), ["strict", "near", "far"], "strict")
     expected = 0.6 + 0.2 * (0.88 - (0.9 - LOST)) / 0.38
     assert value == pytest.approx(expected)

@@ -21,9 +21,9 @@ def record(target, draft, temperature, **more):
     texts = [(prompt, sample) for prompt in range(len(PROMPTS)) for sample in range(SAMPLES)]
     requests = [Request(prompt, n, sample, str(prompt), 4) for n, (prompt, sample) in enumerate(texts)]
     rules = [recorder.wrap(Diversed(HEAD, greedy="mixture"), n) for n in range(len(texts))]
-    made = engine.stream(PROMPTS, rules, requests, options, engine.drafter("model", warp))
-    made = sorted(made, key=lambda g: g.request)
-    return made, recorder.recordings(made), warp
+    generations = engine.stream(PROMPTS, rules, requests, options, engine.drafter("model", warp))
+    generations = sorted(generations, key=lambda g: g.request)
+    return generations, recorder.recordings(generations), warp
 
 
 def forced(model, ids):
@@ -69,7 +69,7 @@ def test_each_decided_token_has_its_own_states_and_laws(family, temperature):
     assert "stop" in {generation.finish for generation in made}  # what was decided behind it counts nowhere
 
 
-def test_a_text_that_begins_anew_where_memory_runs_out_is_told_once(monkeypatch):
+def test_a_text_that_is_restarted_where_memory_runs_out_is_recorded_once(monkeypatch):
     target, draft = pair("llama")
     whole = record(target, draft, 1.0, batch_size=8)
     runs_short(monkeypatch, above=4, after=3)

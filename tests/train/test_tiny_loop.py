@@ -166,7 +166,7 @@ def test_a_grown_model_is_the_same_function_and_every_second_layer_stays_one(fam
     assert [i % 2 for i in old] == [0, 1, 0, 1]
 
 
-def test_a_training_that_grows_and_is_resumed_before_or_behind_it_ends_in_the_same_weights(tmp_path):
+def test_a_training_that_grows_and_is_resumed_before_or_after_it_ends_in_the_same_weights(tmp_path):
     pair = micro(12)
     shape = replace(pair.target, layers=6)
     pair = replace(pair, target=shape, target_recipe=replace(pair.target_recipe, plain_layers=4))

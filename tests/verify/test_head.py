@@ -165,8 +165,10 @@ def test_slot_i_reads_the_state_that_predicts_draft_i(temperature):
     """Where the head says 0 every draft stays, and where it says 1 the target's law is kept: no position is off by one."""
     target, draft = pair("llama")
     options = {"num_draft": 4, "temperature": temperature, "max_new_tokens": 24, "stop_ids": (), "measure": True}
-    made = generate(target, draft, PROMPTS, [Diversed(one_way(target, 5, 9), greedy="mixture")], seed=3, **options)
-    for prompt, generation in zip(PROMPTS, made, strict=True):
+    generations = generate(
+        target, draft, PROMPTS, [Diversed(one_way(target, 5, 9), greedy="mixture")], seed=3, **options
+    )
+    for prompt, generation in zip(PROMPTS, generations, strict=True):
         ids = torch.tensor([[*prompt, *generation.tokens]])
         with torch.no_grad():
             logits = target(ids).logits[0]
@@ -186,8 +188,8 @@ def test_a_head_may_know_the_slot_in_its_block():
     first = Head("ensemble", ("slot",), {"weight": torch.tensor([[-400.0]]), "bias": torch.tensor([200.0])})
     target, draft = pair("llama")
     options = {"num_draft": 4, "max_new_tokens": 40, "stop_ids": (), "temperature": 1.0}
-    made = generate(target, draft, PROMPTS, [Diversed(first)], **options)
-    rounds = [(e, a) for g in made for e, a in zip(g.examined, g.accepted, strict=True)]
+    generations = generate(target, draft, PROMPTS, [Diversed(first)], **options)
+    rounds = [(e, a) for g in generations for e, a in zip(g.examined, g.accepted, strict=True)]
     assert {a for e, a in rounds if a < e} == {0}
     assert {a for e, a in rounds if a == e} & {3, 4}
 
@@ -212,10 +214,10 @@ def test_with_a_head_that_is_one_everywhere_texts_are_the_lossless_ones():
     sure = Head("ensemble", ("tv",), {"weight": torch.zeros(1, 1), "bias": torch.tensor([200.0])})
     rules = [Diversed(sure), Exact(), Ensemble(1.0)]
     for temperature in (0.0, 1.0):
-        made = generate(
+        generations = generate(
             target, draft, PROMPTS, rules, temperature=temperature, max_new_tokens=20, stop_ids=(), num_draft=3
         )
-        texts = [[g.tokens for g in made if g.verifier == rule] for rule in range(3)]
+        texts = [[g.tokens for g in generations if g.verifier == rule] for rule in range(3)]
         assert texts[0] == texts[1] == texts[2]
 
 
@@ -225,12 +227,12 @@ def test_a_judge_keeps_what_the_lossless_rule_keeps_and_what_its_head_calls_good
     target, draft = pair("llama")
     for temperature in (0.0, 1.0):
         rules = [Judge(never), Exact(), Judge(always), Judge(always, threshold=float("inf"))]
-        made = generate(
+        generations = generate(
             target, draft, PROMPTS, rules, temperature=temperature, max_new_tokens=20, stop_ids=(), num_draft=3
         )
-        texts = [[g.tokens for g in made if g.verifier == rule] for rule in range(4)]
+        texts = [[g.tokens for g in generations if g.verifier == rule] for rule in range(4)]
         assert texts[0] == texts[1] == texts[3]
-        kept = [g for g in made if g.verifier == 2]
+        kept = [g for g in generations if g.verifier == 2]
         assert all(sum(g.accepted) == sum(g.examined) for g in kept)
 
 

@@ -216,7 +216,7 @@ def test_a_span_from_the_first_token_to_no_end_is_the_rule_itself(temperature: f
     assert by_rule[2] == by_rule[3]
 
 
-def test_what_stands_in_the_way_of_a_combination_is_said():
+def test_what_prevents_a_combination_is_named():
     with pytest.raises(ValueError, match="rule of Within must judge one token at a time, got Block"):
         Within(Block(), 1, 2)
     with pytest.raises(ValueError, match="begin of Within must be a token id or the text of one token, got True"):

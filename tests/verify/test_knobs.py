@@ -54,7 +54,7 @@ class NextDoor(Tokenwise):
         return torch.nn.functional.one_hot((x + 1) % p.shape[-1], p.shape[-1]).to(p)
 
 
-def drawn(batch: int) -> tuple[Evidence, Tensor]:
+def random_evidence(batch: int) -> tuple[Evidence, Tensor]:
     generator = torch.Generator().manual_seed(0)
     p, q = torch.rand(2, batch, K + 1, V, generator=generator, dtype=torch.float64).softmax(-1)
     tokens = torch.randint(0, V, (batch, K), generator=generator)
@@ -63,7 +63,7 @@ def drawn(batch: int) -> tuple[Evidence, Tensor]:
 
 
 def test_a_knob_by_position_judges_each_position_with_its_own():
-    evidence, u = drawn(64)
+    evidence, u = random_evidence(64)
     rule = ByPosition(w=0.8)
     settled = rule.settle(evidence)
     assert settled.w.shape == (64, K)
@@ -110,7 +110,7 @@ class KeepsOne(Exact):
 
 
 def test_a_rejected_position_is_replaced_with_its_own_knob():
-    evidence, u = drawn(64)
+    evidence, u = random_evidence(64)
     verdict = KeepsOne()(evidence, u)
     is_replaced = verdict.accepted < evidence.draft.lengths
     assert is_replaced.any()
@@ -122,7 +122,7 @@ def test_rules_within_rules_and_whole_numbers_stack_into_one_family():
     rules = [Nested(Ensemble(w=0.1 * i), least=i % 2) for i in range(8)]
     assert len({family(rule) for rule in rules}) == 1
     assert family(Nested(Exact())) != family(Nested(Ensemble(w=0.5)))
-    evidence, u = drawn(8)
+    evidence, u = random_evidence(8)
     together = stack(rules)(evidence, u)
     for row, rule in enumerate(rules):
         alone = rule(evidence.rows(slice(row, row + 1)), u[row : row + 1])
@@ -145,7 +145,7 @@ def test_a_field_that_names_no_tensor_is_never_made_one():
 
 def test_a_replacement_that_knows_the_rejected_token_has_the_law_it_says():
     """out = Σₓ q(x)·(a(x)·δₓ + (1 − a(x))·rₓ), and the texts follow it."""
-    evidence, _ = drawn(2)
+    evidence, _ = random_evidence(2)
     p, q = evidence.p[:, :1], evidence.draft.q[:, :1]
     rule = NextDoor()
     by_hand = q * p + (q * (1 - p)).roll(1, -1)

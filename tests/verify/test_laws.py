@@ -71,7 +71,7 @@ def test_mentored_decoding_spends_its_divergence_and_no_more(size: int):
 
 @by_rule
 @by_size
-def test_what_is_said_to_be_emitted_follows_from_accept_and_replace(named: Named, size: int):
+def test_the_claimed_law_follows_from_accept_and_replace(named: Named, size: int):
     p, q = laws(size)
     for setting in named.settings():
         rule = named.make(**setting)

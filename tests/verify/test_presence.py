@@ -86,5 +86,5 @@ def test_a_rule_with_a_head_is_present(name):
     assert sorted(own) == [("0", "sound", label), ("1", "sound", label)]
     table = pd.read_csv(ROOT / f"results/learned/llama-tiny-gsm8k-tiny-{part}.csv")
     assert (table["n"] >= 500).all()
-    told = json.loads((ROOT / "results/learned" / f"llama-tiny-gsm8k-tiny-{part}.json").read_text())
-    assert told[trained]["head"] == label
+    stored = json.loads((ROOT / "results/learned" / f"llama-tiny-gsm8k-tiny-{part}.json").read_text())
+    assert stored[trained]["head"] == label
