@@ -77,6 +77,7 @@ def results_of(table: pd.DataFrame, scores: pd.DataFrame) -> Any:
     metric = metric_of(scores)
     head = table["knobs"].str.extract(r"head=([^,]+)", expand=False)
     cells = table.copy().assign(knob_head=head, metric=metric.name, metrics=[[asdict(metric)]] * len(table))
+    cells = cells.assign(also=[[] for _ in range(len(cells))])  # there w = 1 has a row of its own
     return SimpleNamespace(cells=cells, generations=scores.rename(columns={"score": metric.name}))
 
 
