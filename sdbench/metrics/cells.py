@@ -99,7 +99,7 @@ def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
         names = _with_ends(names, ["" if length is None else str(length) for length in lengths])
     if len(set(names)) < len(names) and len(set(folders)) > 1:
         names = [f"{folder}-{name}" for folder, name in zip(folders, names, strict=True)]
-    for setting in settings[0]:
+    for setting in (*SETTINGS, "dtype"):
         if len(set(names)) < len(names):
             names = _with_ends(names, [f"{setting}-{given[setting]}" for given in settings])
     repeats = [names[:index].count(name) for index, name in enumerate(names)]

@@ -125,7 +125,7 @@ def test_a_silent_server_is_not_waited_for_for_ever(started):
 
 def test_servers_with_and_without_ids_are_distinguished(started):
     _, client, pump = started(has_ids=False)
-    with pytest.raises(EngineError, match="without token ids"):
+    with pytest.raises(EngineError, match="sends no token ids"):
         ask(pump, client)
 
 

@@ -74,7 +74,7 @@ def test_tensorrt_llm_tells_a_mean_from_which_steps_follow():
 
 
 def test_an_answer_that_counts_other_tokens_than_it_sent_is_none():
-    with pytest.raises(UnansweredError, match="counts 3 tokens and sent 2"):
+    with pytest.raises(UnansweredError, match="reports 3 tokens but sent 2"):
         read_all("http", [choice([1, 2]), {"choices": [], "usage": {"completion_tokens": 3}}])
 
 
