@@ -67,6 +67,19 @@ def warn_of_another_machine(results: Results, cells: Sequence[str], where: str) 
         warn(f"speeds in these records were timed on {others[-1]}, and this is {where}: a new latency pass begins")
 
 
+def warn_of_newer_pass(results: Results, cells: Sequence[str], where: str) -> None:
+    """Warn if the speeds of these cells, all timed on this machine, are those of a newer pass on another."""
+    from sdbench.metrics.speed import latest_pass
+
+    newest = latest_pass(results.timings)
+    others = sorted(set(newest.loc[newest["cell"].isin(list(cells)), "machine"]) - {where})
+    if others:
+        warn(
+            f"the speeds shown were timed on {others[-1]}, after those of this machine, {where}: "
+            "a run with another name= times them here again"
+        )
+
+
 def new_pass_id() -> str:
     return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
 

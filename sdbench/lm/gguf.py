@@ -72,7 +72,8 @@ class GGUFFile:
         """Return the folder of the weights in a dtype. The first call dequantises them, which takes a minute for 1.5 B."""
         try:
             return _write_once(self.folder / dtype, lambda part: self._dequantise(part, dtype))
-        except (NotImplementedError, *TORN) as error:  # the first: gguf, of a kind of quantisation that it cannot undo
+        # NotImplementedError: gguf cannot undo this kind of quantisation.
+        except (NotImplementedError, *TORN) as error:
             if isinstance(error, ConfigError):
                 raise
             raise ConfigError(f"{self.id} cannot be dequantised into {self.folder}: {first_line(error)}") from error

@@ -235,11 +235,13 @@ def test_other_threads_begin_a_pass_of_their_own_and_say_so(words, tmp_path, cap
     given = untimed(words(tmp_path, n=1, w=0.3, report="off", **{"timing.examples": 1, "timing.cells": 1}))
     before, passes = torch.get_num_threads(), []
     try:
-        for threads in (1, 2, 2):
+        for threads in (1, 2, 2, 1):
             torch.set_num_threads(threads)
             assert main(given) == 0
             passes.append(set(read(tmp_path / NAME).timings["pass_id"]))
-            assert ("a new latency pass begins" in capfd.readouterr().err) == (len(passes) == 2)
+            message = capfd.readouterr().err
+            assert ("a new latency pass begins" in message) == (len(passes) == 2)
+            assert ("2 threads, after those of this machine" in message) == (len(passes) == 4)
     finally:
         torch.set_num_threads(before)
-    assert [len(ids) for ids in passes] == [1, 2, 2], "the third run finds all of it timed"
+    assert [len(ids) for ids in passes] == [1, 2, 2, 2], "the third and fourth run find all of it timed"

@@ -10,7 +10,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Run
-from sdbench.engines.latency import Clocked, LatencyPlan, machine, new_pass_id, on_the_clock, warn_of_another_machine
+from sdbench.engines.latency import (
+    Clocked,
+    LatencyPlan,
+    machine,
+    new_pass_id,
+    on_the_clock,
+    warn_of_another_machine,
+    warn_of_newer_pass,
+)
 from sdbench.engines.native.plain import time_generate
 from sdbench.engines.native.trials import (
     ExampleGroup,
@@ -52,6 +60,8 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
     plan = LatencyPlan(new_pass_id(), machine_of(job.pair_info), chosen, trials_of(groups, timing.repeats))
     if not run.force:
         plan = continue_pass(plan, results, cells, list(map(name_of, groups)))
+    if not plan.todo:
+        warn_of_newer_pass(results, cells, plan.machine)
     return plan if plan.todo else None
 
 
