@@ -54,9 +54,8 @@ def measured(pair: str, task: str, seed: str, draft: Path, n: str, runs: Path) -
     scores = metrics_table(results, metrics_of(results))
     facts = scores[scores["metric"] == "facts"].set_index("cell")["value"]
     frame = frame[(frame["knob"] == "w") | (frame["verifier"] == "lossless")].fillna({"w": 1.0})
-    frame = frame.sort_values("w", ascending=False).drop_duplicates(
-        "w"
-    )  # a folder of before has w = 1 as a cell of its own
+    # In older folders w = 1 has a cell of its own.
+    frame = frame.sort_values("w", ascending=False).drop_duplicates("w")
     frame = frame.assign(pair=pair, task=task, seed=seed, facts=frame["cell"].map(facts))
     return frame[[column for column in COLUMNS if column in frame]]
 
