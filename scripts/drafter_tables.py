@@ -107,6 +107,18 @@ def write_corpus(task: str, path: Path) -> Path:
     return path
 
 
+def run(name: str, part: str, task: str, records: Path, *words: str) -> Results:
+    """Return the records of `experiment=drafters` on one task; only what is missing is decoded and timed."""
+    corpus = write_corpus(task, records / "corpora" / f"{task}.txt") if part == "shipped" else None
+    folder = f"drafters-llama-tiny-{task}-{name}" + (f"-{part}" if part != "shipped" else "")
+    choice = [f"task={task}", *words, f"results={records}", f"name={folder}", "report=off"]
+    command = [word.format(corpus=corpus) for word in ("-m", "experiment=drafters", *choice)]
+    code = subprocess.run([sys.executable, "-m", "sdbench", *command], check=False).returncode
+    if code:
+        sys.exit(code)
+    return sdbench.read(records / folder)
+
+
 def rows_of(results: Results, part: str) -> pd.DataFrame:
     """Return a row a drafter and rule of a run, with the price of a drafted token in milliseconds and in calls of the target."""
     summary = summarise(results)
@@ -261,17 +273,9 @@ def main(words: Sequence[str]) -> int:
     given += ["drafter.retrieval.corpus={corpus}"] if "retrieval" in options["drafters"].split(",") else []
     parts = parts if is_whole else ["shipped"]
     for task, temperature, part in product(tasks, options["temperatures"].split(","), parts):
-        name = f"drafters-llama-tiny-{task}-T{temperature}" + (f"-{part}" if part != "shipped" else "")
-        corpus = write_corpus(task, records / "corpora" / f"{task}.txt") if part == "shipped" else None
-        drafters = PARTS[part] if is_whole else given
-        choice = [f"task={task}", f"temperature={temperature}", f"n={options['n']}", *drafters]
+        choice = [f"temperature={temperature}", f"n={options['n']}", *(PARTS[part] if is_whole else given)]
         timing = ["timing=off"] if options["timing"] == "off" else []
-        words = ["-m", "experiment=drafters", *choice, *timing, f"results={records}", f"name={name}", "report=off"]
-        words = [word.format(corpus=corpus) for word in words]
-        code = subprocess.run([sys.executable, "-m", "sdbench", *words], check=False).returncode
-        if code:
-            return code
-        frames.append(rows_of(sdbench.read(records / name), part))
+        frames.append(rows_of(run(f"T{temperature}", part, task, records, *choice, *timing), part))
     if frames:
         out.mkdir(parents=True, exist_ok=True)
         rows = pd.concat(frames) if is_whole else merge(out / "summary.csv", pd.concat(frames))

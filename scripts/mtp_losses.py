@@ -62,7 +62,8 @@ def decode(head: Path, loss: str, temperature: str, n: str, records: Path) -> tu
     given = [f"temperature={temperature}", f"n={n}", "timing=off", "report=off", f"results={records}", f"name={name}"]
     sdbench_command(*PAIR, *choice, *given)
     results = sdbench.read(records / name)
-    return tuple(part[part["drafter"] == "mtp"] for part in (results.rounds, results.generations))  # type: ignore[return-value]
+    generations = results.generations[results.generations["drafter"] == "mtp"]
+    return results.rounds[results.rounds["cell"].isin(generations["cell"])], generations
 
 
 def acceptance_of(generations: pd.DataFrame) -> pd.Series:

@@ -98,7 +98,7 @@ def find(
         raise ConfigError(
             f"model {id} is a file of weights: give the folder that holds it with config.json and a tokenizer"
         )
-    if id.count("/") != 1 or id.startswith((".", "/", "~")):
+    if id.count("/") != 1 or ":" in id or id.startswith((".", "/", "~")):
         raise ConfigError(f"model {id} is neither a folder on this machine nor an id of the hub such as Qwen/Qwen3-8B")
 
     def metadata() -> Checkpoint:

@@ -189,3 +189,10 @@ def test_a_folder_without_a_model_is_named_with_what_it_lacks(tmp_path):
         ConfigError, match=r"is a folder without config\.json: name one that holds config\.json, weights"
     ):
         find(str(tmp_path))
+
+
+def test_a_word_that_cannot_be_an_id_is_not_asked_of_the_hub(monkeypatch):
+    monkeypatch.setattr("sdbench.lm.load.fetch", lambda *_, **__: pytest.fail("the hub was asked"))
+    for word in ("embedded:llama-tiny/draft", "a/b/c", "../a", "~a/b", "word"):
+        with pytest.raises(ConfigError, match="neither a folder on this machine nor an id of the hub"):
+            find(word)
