@@ -100,6 +100,7 @@ class Bench:
     name: str = ""  # of an embedded pair
     tokenizer: Any = field(default=None, repr=False)  # of an embedded pair
     engines: dict[Mode | None, Engine] = field(default_factory=dict, repr=False)
+    warm_ups: int = WARM_UPS
 
     def engine(self, capture: Mode | None) -> Engine:
         """Return the engine that all calls share, as in a run."""
@@ -123,7 +124,9 @@ class Bench:
         texts_out = generate(None, None, texts, rules, max_new_tokens=self.new, stop_ids=(), engine=engine, **more)
         return sum(len(g.tokens) for g in texts_out)
 
-    def theirs(self, texts: list[list[int]], ws: list[float], *, is_assisted: bool = True) -> int:
+    def theirs(
+        self, texts: list[list[int]], ws: list[float], *, is_assisted: bool = True, is_sampled: bool = True
+    ) -> int:
         options = self.draft.generation_config
         options.num_assistant_tokens, options.num_assistant_tokens_schedule = 5, "constant"
         options.assistant_confidence_threshold = 0
@@ -137,7 +140,7 @@ class Bench:
                     attention_mask=torch.ones_like(ids),
                     assistant_model=self.draft if is_assisted else None,
                     max_new_tokens=self.new,
-                    do_sample=True,
+                    do_sample=is_sampled,
                     top_k=0,
                     eos_token_id=None,
                     **weight,
@@ -166,7 +169,7 @@ class Bench:
     def rival(self, name: str, a: Callable[[], int], b: Callable[[], int]) -> Figure:
         """Return tokens/s of a divided by tokens/s of b, in turns. The first turns are warm-ups, which also capture steps."""
         ratios, note = [], ""
-        for turn in range(-WARM_UPS, self.repeats):
+        for turn in range(-self.warm_ups, self.repeats):
             (mine, mine_s), (other, other_s) = self.seconds(a), self.seconds(b)
             if turn >= 0:
                 ratios.append(mine / mine_s / (other / other_s))
@@ -181,7 +184,7 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
     """
     ratios: dict[str, list[float]] = {"": [], ", run eagerly": []}
     count = 0
-    for _ in range(3 * WARM_UPS):
+    for _ in range(3 * bench.warm_ups):
         bench.ours(texts, [0.5], **more)
     for _ in range(bench.repeats):
         calls: list[Callable[[], Any]] = []

@@ -1,0 +1,151 @@
+"""results/drafters/positions.md: trained drafters by position of the draft, by draft length, and by the task of their training.
+
+    python scripts/drafter_positions.py [parts=lengths,domains] [n=100] [records=results] [out=results/drafters]
+
+`lengths` decodes word problems at T = 0 and T = 1 with the lossless rule and 1 to 5 drafted tokens a round. `domains` trains each
+head for word problems, summaries and programs by its documented command, and decodes each task with the heads of each at T = 0. The
+pair is llama-tiny. Results of training and decoding stay in `records`: after an interruption the same command continues. `out` gets
+lengths.csv, by_position.csv, domains.csv and positions.md.
+"""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pandas as pd
+
+import sdbench
+from scripts.healing_tables import sdbench_command
+from sdbench.card import CARD
+from sdbench.metrics.acceptance import by_position
+from sdbench.metrics.columns import estimate_of
+from sdbench.metrics.markup import markdown
+from sdbench.metrics.summary import summarise
+from sdbench.metrics.text import format_interval
+from sdbench.records import Results
+from sdbench.words import exit_on_mistake, parse_words
+
+DEFAULTS = {"parts": "lengths,domains", "n": "100", "records": "results", "out": "results/drafters"}
+DRAFTERS = ("model", "pruned", "medusa", "mtp", "eagle", "eagle3", "block")
+HEADS = ("medusa", "mtp", "eagle3", "block")
+LENGTHS = (1, 2, 3, 4, 5)
+DOMAINS = {"gsm8k-tiny": "word problems", "cnndm-tiny": "summaries", "humaneval-tiny": "programs"}
+MEASURES = ("acceptance", "tokens_per_round")
+SPREADS = [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")]
+COLUMNS = ["temperature", "drafter", "num_draft", "n", *SPREADS]
+
+
+def run(name: str, records: Path, *words: str) -> Results:
+    """Return the records of a lossless run; only what is missing is decoded."""
+    choice = ["model=llama-tiny", "verifier=exact", "timing=off", "report=off", f"results={records}", f"name={name}"]
+    sdbench_command(*choice, *words)
+    return sdbench.read(records / name)
+
+
+def settings_of(results: Results) -> pd.DataFrame:
+    """Return a row for each drafter and draft length of a run, without the baselines."""
+    summary = summarise(results)
+    return summary[summary["drafter"].notna()]
+
+
+def measure_lengths(n: str, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return a row for each temperature, drafter and draft length, and one for each position of the longest drafts."""
+    lengths, positions = [], []
+    for temperature in ("0", "1"):
+        choice = [f"drafter=[{','.join(DRAFTERS)}]", f"num_draft=[{','.join(map(str, LENGTHS))}]", "task=gsm8k-tiny"]
+        results = run(f"positions-T{temperature}", records, *choice, f"temperature={temperature}", f"n={n}")
+        table = settings_of(results)
+        lengths.append(table.reindex(columns=COLUMNS))
+        longest = table[table["num_draft"] == max(LENGTHS)].set_index("cell")["drafter"]
+        slots = by_position(results.rounds[results.rounds["cell"].isin(longest.index)])
+        positions.append(slots.assign(drafter=slots["cell"].map(longest), temperature=float(temperature)))
+    return pd.concat(lengths), pd.concat(positions).drop(columns="cell")
+
+
+def train(drafter: str, task: str, records: Path) -> Path:
+    """Return the folder of a head, trained if it does not exist yet."""
+    out = records / "heads" / f"{drafter}-llama-tiny-{task}"
+    if not (out / CARD).exists():
+        sdbench_command("train", drafter, "model=llama-tiny", "model.draft=null", f"task={task}", f"out={out}")
+    return out.resolve()
+
+
+def measure_domains(n: str, records: Path) -> pd.DataFrame:
+    """Return a row for each head, the task that it was trained for, and the task that it drafts."""
+    frames = []
+    for trained in DOMAINS:
+        heads = [f"drafter.{drafter}.head={train(drafter, trained, records)}" for drafter in HEADS]
+        for task in DOMAINS:
+            choice = [f"task={task}", f"drafter=[{','.join(HEADS)}]", *heads, "model.draft=null", f"n={n}"]
+            table = settings_of(run(f"domains-{trained}-on-{task}", records, *choice, "temperature=0"))
+            frames.append(table.assign(trained_for=trained)[["trained_for", "task", "drafter", "n", *SPREADS]])
+    return pd.concat(frames)
+
+
+def measured(row: pd.Series, name: str) -> str:
+    return format_interval(estimate_of(row.to_dict(), name), 2) or "–"
+
+
+def text_of(lengths: pd.DataFrame, positions: pd.DataFrame, domains: pd.DataFrame) -> str:
+    """Return the page, from the three tables."""
+    by_length = []
+    for (temperature, drafter), rows in lengths.groupby(["temperature", "drafter"], sort=False):
+        cells = [measured(row, "tokens_per_round") for _, row in rows.sort_values("num_draft").iterrows()]
+        by_length.append([str(drafter), f"{temperature:g}", *cells])
+    by_slot = []
+    for (temperature, drafter), rows in positions.groupby(["temperature", "drafter"], sort=False):
+        slots = rows.set_index("slot")
+        cells = [measured(slots.loc[k], "conditional") if k in slots.index else "–" for k in LENGTHS]
+        by_slot.append([str(drafter), f"{temperature:g}", *cells])
+    by_domain = []
+    for (drafter, trained), rows in domains.groupby(["drafter", "trained_for"], sort=False):
+        tasks = rows.set_index("task")
+        cells = [measured(tasks.loc[task], name) for task in DOMAINS for name in MEASURES]
+        by_domain.append([str(drafter), DOMAINS[str(trained)], *cells])
+    named = [f"{what}: {name.replace('_', ' ')}" for what in DOMAINS.values() for name in MEASURES]
+    return "\n".join(
+        [
+            "# Trained drafters by position, draft length and task",
+            "",
+            f"llama-tiny, the lossless rule, n = {lengths['n'].min():g}, with 95 % intervals over examples. Written by",
+            "`python scripts/drafter_positions.py`.",
+            "",
+            "## Tokens per round by the number of drafted tokens, on word problems",
+            "",
+            markdown(["drafter", "T", *(f"K = {k}" for k in LENGTHS)], by_length),
+            "## Acceptance by position, of drafts of five tokens",
+            "",
+            "The share of tokens at each position that the target kept, of those whose predecessors it kept.",
+            "",
+            markdown(["drafter", "T", *(f"position {k}" for k in LENGTHS)], by_slot),
+            "## Heads on the task of their training and on others",
+            "",
+            "Five drafted tokens at T = 0; each head was trained with 200 steps on the target's own answers to one task.",
+            "",
+            markdown(["drafter", "trained for", *named], by_domain),
+        ]
+    )  # fmt: skip
+
+
+def main(words: Sequence[str]) -> int:
+    with exit_on_mistake("drafter_positions", __doc__, words):
+        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
+    records, out, n, parts = Path(options["records"]), Path(options["out"]), options["n"], options["parts"].split(",")
+    out.mkdir(parents=True, exist_ok=True)
+    tables: dict[str, pd.DataFrame] = {}
+    if "lengths" in parts:
+        tables["lengths"], tables["by_position"] = measure_lengths(n, records)
+    if "domains" in parts:
+        tables["domains"] = measure_domains(n, records)
+    for name, table in tables.items():
+        table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
+    (out / "positions.md").write_text(
+        text_of(*(pd.read_csv(out / f"{name}.csv") for name in ("lengths", "by_position", "domains")))
+    )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,38 @@
+"""scripts/real_speed.py: every figure is measured on a pair and a file of problems, and bad words end it with one sentence."""
+
+import json
+
+import pandas as pd
+import pytest
+
+from scripts import real_speed
+
+PAIR = ["embedded:llama-tiny/target", "embedded:llama-tiny/draft"]
+
+
+@pytest.mark.slow
+def test_every_figure_is_measured_and_written(tmp_path):
+    code = "def total(values):\n    total = 0\n    for value in values:\n        total += value\n    return total\n"
+    row = {
+        "prompt": code * 3,
+        "entry_point": "total",
+        "canonical_solution": "    return 0\n",
+        "test": "def check(f):\n    pass\n",
+    }
+    data = tmp_path / "problems.jsonl"
+    data.write_text("".join(json.dumps({"task_id": f"X/{i}", **row}) + "\n" for i in range(40)))
+    words = [*PAIR, f"data={data}", "dtype=float32", "repeats=1", "sweep=2", "new=6", f"out={tmp_path}"]
+    assert real_speed.main(words) == 0
+    figures = pd.read_csv(tmp_path / "speed.csv")
+    assert len(figures) == 11
+    assert (figures["median"] > 0).all()
+    assert figures["name"].is_unique
+    assert (tmp_path / "speed.md").read_text().count("\n| ") == 12, "a row per figure, and the head"
+
+
+@pytest.mark.parametrize("words", [PAIR, [PAIR[0], "data=x.jsonl"]])
+def test_without_a_pair_and_its_problems_it_says_what_is_needed(words, capsys):
+    with pytest.raises(SystemExit) as caught:
+        real_speed.main(words)
+    assert caught.value.code == 2
+    assert "give TARGET, DRAFT and data=humaneval.jsonl" in capsys.readouterr().err
