@@ -7,10 +7,11 @@ The drafters are those of configs/drafter with the options of their files. A dra
 ship for this pair, is left out and named. With one thread, tokenizers and models wait least for each other.
 """
 
+import random
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from tempfile import mkdtemp
+from tempfile import TemporaryDirectory, mkdtemp
 from typing import Any
 
 import torch
@@ -28,6 +29,7 @@ from scripts.bench_tools import (
 )
 from sdbench.config import config_dir
 from sdbench.draft import NoDraft, class_of
+from sdbench.draft import corpus as corpora
 from sdbench.draft.early_exit import exit_of
 from sdbench.draft.length import GrownContext
 from sdbench.draft.lookup import TextDrafter
@@ -43,6 +45,7 @@ NUM_DRAFT, WARM_UPS = 5, 2
 SIZES = (1, 32)  # of batches
 PROMPT, LONG, FULL = 64, 8000, 4000  # tokens of the texts of rounds, of look-ups, and of memory
 FULL_ROWS = 4
+CORPUS_BYTES = 100_000_000
 ROUNDS, EMITTED = 40, 3  # of look-ups, and the tokens that each adds to a text
 OTHER_DRAFT = "embedded:qwen-tiny/draft"  # whose tokenizer is another than llama-tiny's
 ALONE = "alone"
@@ -94,6 +97,8 @@ def measure_drafters(bench: Any, names: str) -> Iterator[Any]:
         if (built := built_of(bench, name)) and isinstance(built[1], TextDrafter):
             for size in SIZES:
                 yield from look_up(bench, name, built[1], size)
+    if "retrieval" in wanted and bench.tokenizer is not None:
+        yield from corpus_times(bench)
     if "early-exit" in wanted:
         yield early_exit(bench)
     yield from memory(bench, [name for name in OF_MEMORY if name in wanted])
@@ -146,6 +151,20 @@ def look_up(bench: Any, name: str, drafter: Any, size: int) -> Iterator[Any]:
     yield bench.figure(f"{name}: milliseconds of a look-up a row {at}", [1e3 * s for s in rows_s[1:]])
     call_s = target_s(bench.stretched(), size, 1, LONG)
     yield bench.figure(f"{name}: look-ups over a target call {at}", [size * s / call_s for s in rows_s[1:]])
+
+
+def corpus_times(bench: Any) -> Iterator[Any]:
+    """Return the seconds to index a text of CORPUS_BYTES, with lines drawn from the bench's texts, and to open it again."""
+    lines, draw = bench.tokenizer.decode(bench.corpus).split(". "), random.Random(0)
+    with TemporaryDirectory() as folder:
+        path, corpora.CACHE = Path(folder) / "corpus.txt", Path(folder) / "cache"
+        with open(path, "w") as file:
+            while file.tell() < CORPUS_BYTES:
+                file.write(". ".join(draw.choices(lines, k=1000)) + "\n")
+        name = f"{CORPUS_BYTES // 10**6} MB of text"
+        times = [bench.seconds(lambda: len(corpora.IndexedCorpus.open(path, bench.tokenizer).tokens)) for _ in range(2)]
+    for what, (count, seconds) in zip(("index", "open again"), times, strict=True):
+        yield bench.figure(f"retrieval: seconds to {what} {name}", [seconds], f"{count:,} tokens")
 
 
 def target_s(bench: Any, num_rows: int, width: int, length: int) -> float:
