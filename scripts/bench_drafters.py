@@ -27,6 +27,7 @@ from scripts.bench_tools import (
     resident_bytes,
     time_engines,
 )
+from sdbench import embedded
 from sdbench.config import config_dir
 from sdbench.draft import NoDraft, class_of
 from sdbench.draft import corpus as corpora
@@ -41,6 +42,7 @@ from sdbench.prepare.pair import folder_of
 from sdbench.types import DRAFTER_NEEDS, needs_of
 from sdbench.verify import Exact
 
+EMBEDDED = Path(str(embedded.__file__)).parent
 NUM_DRAFT, WARM_UPS = 5, 2
 SIZES = (1, 32)  # of batches
 PROMPT, LONG, FULL = 64, 8000, 4000  # tokens of the texts of rounds, of look-ups, and of memory
@@ -75,9 +77,13 @@ def built_of(bench: Any, name: str) -> tuple[Engine, Any] | None:
     if "corpus" in options and tokenizer is not None:
         options["corpus"] = str(Path(mkdtemp()) / "corpus.txt")
         Path(options["corpus"]).write_text(tokenizer.decode(bench.corpus))
-    if "head" in options:
-        options["head"] = Path(folder_of("embedded:drafters/" + name)) / bench.name / "gsm8k-tiny"
-        if not options["head"].is_dir():
+    trained = {
+        "head": f"drafters/{name}/{bench.name}/gsm8k-tiny",
+        "length_head": f"gates/{kind.__name__}/{bench.name}/gsm8k-tiny-T1",
+    }
+    for option in options.keys() & trained.keys():
+        options[option] = EMBEDDED / trained[option]
+        if not options[option].is_dir():
             return None
     engine = Engine(bench.target, draft, tokenizer, draft_tokenizer=draft_tokenizer, capture="off")
     return engine, engine.drafter(name, engine.warp(1.0), options)

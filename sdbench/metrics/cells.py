@@ -212,7 +212,10 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
         baselines = lossless_rules(same)
     if baselines.empty:
         return None
-    differs = [(baselines[name] != cells.at[key, name]).astype(int) for name in ("drafter", "num_draft")]
+    own = cells.loc[key, ["drafter", "num_draft"]].fillna(
+        {"drafter": "model"}
+    )  # the target or the draft alone has none
+    differs = [(baselines[name] != own[name]).astype(int) for name in own.index]
     return str((2 * differs[0] + differs[1]).idxmin())
 
 

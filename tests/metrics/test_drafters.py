@@ -74,6 +74,13 @@ def test_the_baseline_of_a_setting_is_lossless_with_its_drafter_and_length(resul
     assert tuple(base[["drafter", "num_draft"]]) == ("model", 3), "the distribution is that of any other drafter"
 
 
+def test_what_has_no_drafter_is_compared_with_lossless_decoding_of_the_pairs_own_draft(results):
+    table = table_of(results.cells)
+    for order in (table, table[::-1]):
+        for key in table.index[table["verifier"].isin(["target", "draft"])]:
+            assert order.at[reference(order, key, "lossless"), "drafter"] == "model"
+
+
 def test_each_drafter_is_a_curve_and_a_sequence_of_tests(folder):
     work = worked_out([folder])
     (sweep,) = work.sweeps
