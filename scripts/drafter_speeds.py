@@ -3,14 +3,14 @@
     python scripts/drafter_speeds.py [batches=1,8,32] [task=gsm8k-tiny] [temperature=0] [n=32] [repeats=2] [records=results]
                                      [out=results/drafters]
 
-For each batch size a latency pass of `experiment=drafters` with llama-tiny, in the three parts of drafter_tables.py; the target
-alone is timed in each of them. Nothing else may run on the machine. Records stay in `records`: after an interruption the same
+At batch 1 a latency pass of `experiment=drafters` with llama-tiny, in the three parts of drafter_tables.py; at larger ones of the
+drafters that run with the pair, with the lossless rule alone: steps are captured for each drafter, rule and number of rows. The
+target alone is timed in each pass. Nothing else may run on the machine. Records stay in `records`: after an interruption the same
 command continues. `out` gets speeds.csv, a row per drafter, rule and batch size; speeds.svg; and speeds.md.
 """
 
 import sys
 from collections.abc import Sequence
-from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -40,24 +40,27 @@ COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Draw a panel for each rule: the speed-up of each drafter over the batch size."""
-    batches = sorted(table["batch_size"].unique())
-    figure, axes = panels(len(RULES), width=PAGE, height=2.6, sharey=True)
-    looks = [
-        (CYCLE[i % len(CYCLE)], MARKS[(i + i // len(CYCLE)) % len(MARKS)]) for i in range(table["drafter"].nunique())
-    ]
-    keys = []
-    for axis, rule in zip(axes, RULES, strict=True):
-        of_rule = table[table["verifier"] == rule]
+    """Draw the speed-up of each drafter in two panels: by rule at batch 1, and by batch size with the lossless rule."""
+    figure, axes = panels(2, width=PAGE, height=2.8, sharey=True)
+    slots = range(table["drafter"].nunique())
+    looks = [(CYCLE[i % len(CYCLE)], MARKS[(i + i // len(CYCLE)) % len(MARKS)]) for i in slots]
+    looks_of = dict(zip(dict.fromkeys(table["drafter"]), looks, strict=True))
+    by_rule, by_size = table[table["batch_size"] == 1], table[table["verifier"] == RULES[0]]
+    for axis, rows, column, title in zip(
+        axes, (by_rule, by_size), ("verifier", "batch_size"), ("batch size 1", "lossless, by batch size"), strict=True
+    ):
+        values = list(dict.fromkeys(rows[column]))
         axis.axhline(1, color="0.5", linewidth=0.8)
-        axis.set(title=rule, xlabel="batch size")
-        axis.set_xticks(range(len(batches)), [f"{size:g}" for size in batches])
-        for (colour, mark), (drafter, rows) in zip(looks, of_rule.groupby("drafter", sort=False), strict=True):
-            rows = rows.set_index("batch_size").reindex(batches)
-            axis.plot(range(len(batches)), rows["speedup"], f"{mark}-", color=colour, markersize=4, linewidth=1)
-            axis.vlines(range(len(batches)), rows["speedup_low"], rows["speedup_high"], color=colour, linewidth=0.8)
-            keys += [key(str(drafter), colour, mark)] if rule == RULES[0] else []
+        axis.set_title(title)
+        axis.set_xticks(range(len(values)), [str(value) for value in values])
+        for number, (drafter, own) in enumerate(rows.groupby("drafter", sort=False)):
+            colour, mark = looks_of[drafter]
+            own = own.set_index(column).reindex(values)
+            x = [slot + 0.04 * (number - len(slots) / 2) for slot in range(len(values))]
+            axis.plot(x, own["speedup"], f"{mark}-", color=colour, markersize=4, linewidth=1)
+            axis.vlines(x, own["speedup_low"], own["speedup_high"], color=colour, linewidth=0.8)
     axes[0].set_ylabel("speed-up over the target alone")
+    keys = [key(str(drafter), colour, mark) for drafter, (colour, mark) in looks_of.items()]
     legend_below(figure, keys, -(-len(keys) // 2))
     settle(figure)
     return figure
@@ -65,22 +68,19 @@ def draw(table: pd.DataFrame) -> Figure:
 
 def line_of(rows: pd.DataFrame, batches: Sequence[int]) -> list[str]:
     """Return the line of one drafter and rule: its tokens per round, then price and speed-up at each batch size."""
-    rows = rows.set_index("batch_size")
-    first = rows.iloc[0]
-    prices = [f"{rows.at[size, 'draft_price']:.0%}" for size in batches]
-    speeds = [shown(rows.loc[size], "speedup", 2) for size in batches]
+    first, rows = rows.iloc[0], rows.set_index("batch_size").reindex(batches)
+    prices = ["–" if price != price else f"{price:.0%}" for price in rows["draft_price"]]
+    speeds = [shown(row, "speedup", 2) for _, row in rows.iterrows()]
     return [first["drafter"], first["verifier"], shown(first, "tokens_per_round", 2), *prices, *speeds]
 
 
-def stops_of(table: pd.DataFrame, batches: Sequence[int]) -> list[str]:
-    """Return for each rule the drafters whose speed-up is above 1 with certainty at each batch size, the fastest first."""
+def order_of(table: pd.DataFrame) -> list[list[str]]:
+    """Return for each rule and batch size the drafters that are surely faster than the target alone, and surely slower."""
     lines = []
-    for rule, size in product(RULES, batches):
-        rows = table[(table["verifier"] == rule) & (table["batch_size"] == size)].sort_values(
-            "speedup", ascending=False
-        )
-        faster, slower = rows[rows["speedup_low"] > 1], rows[rows["speedup_high"] < 1]
-        lines.append([rule, f"{size:g}", *(", ".join(part["drafter"]) or "none" for part in (faster, slower))])
+    for (rule, size), rows in table.groupby(["verifier", "batch_size"], sort=False):
+        rows = rows.sort_values("speedup", ascending=False)
+        parts = rows[rows["speedup_low"] > 1], rows[rows["speedup_high"] < 1]
+        lines.append([str(rule), str(size), *(", ".join(part["drafter"]) or "none" for part in parts)])
     return lines
 
 
@@ -101,7 +101,7 @@ def text_of(table: pd.DataFrame) -> str:
             "",
             "![Speed-ups of drafters by batch size](speeds.svg)",
             "",
-            markdown(["rule", "batch", "faster than the target alone for sure", "slower for sure"], stops_of(table, batches)),
+            markdown(["rule", "batch", "faster than the target alone for sure", "slower for sure"], order_of(table)),
             markdown(heads, lines),
         ]
     )  # fmt: skip
@@ -112,12 +112,16 @@ def main(words: Sequence[str]) -> int:
         options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
     task, records, out = options["task"], Path(options["records"]), Path(options["out"])
     frames = []
-    for batch_size, part in product(map(int, options["batches"].split(",")), PARTS):
-        choice = [f"temperature={options['temperature']}", f"n={options['n']}", *PARTS[part]]
-        timing = [f"timing.{name}={options[name]}" for name in ("repeats",)]
-        timing += [f"timing.batch_size={batch_size}", f"timing.examples={options['n']}"]
-        results = run(f"T{options['temperature']}-batch-{batch_size}", part, task, records, *choice, *timing)
-        frames.append(rows_of(results, part).assign(batch_size=batch_size).reindex(columns=COLUMNS))
+    for batch_size in map(int, options["batches"].split(",")):
+        timing = [
+            f"timing.batch_size={batch_size}",
+            f"timing.examples={options['n']}",
+            f"timing.repeats={options['repeats']}",
+        ]
+        for part, words in PARTS.items() if batch_size == 1 else [("shipped", (*PARTS["shipped"], "verifier=exact"))]:
+            choice = [f"temperature={options['temperature']}", f"n={options['n']}", *words, *timing]
+            results = run(f"T{options['temperature']}-batch-{batch_size}", part, task, records, *choice)
+            frames.append(rows_of(results, part).assign(batch_size=batch_size).reindex(columns=COLUMNS))
     table = pd.concat(frames)
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(out / "speeds.csv", index=False, float_format="%.6g")

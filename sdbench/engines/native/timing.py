@@ -128,8 +128,10 @@ def rehearse(decoder: Decoder, chosen: Sequence[Point], groups: Sequence[Example
     """Capture all steps before timing, those with the longest blocks first: the KV caches of others fit into theirs."""
     kinds = {(point.stream, point.num_draft, needs_of(point.rule)): point for point in chosen}
     ids = [decoder.job.prompts.ids[example] for group in groups for example in group]
-    for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
-        decoder.rehearse(point, ids, len(groups[0]))
+    with Bar("capturing steps", len(kinds)) as bar:  # minutes for many drafters and rows
+        for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
+            decoder.rehearse(point, ids, len(groups[0]))
+            bar.add()
 
 
 def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
