@@ -146,7 +146,9 @@ def shown(row: pd.Series, name: str, digits: int, scale: float = 1) -> str:
 
 
 def table_of(run: pd.DataFrame) -> str:
-    """Return a row a drafter and rule; the loss is in points against lossless with the same drafter."""
+    """Return a row a drafter and rule, without columns that nothing was measured for. The loss is in points against lossless with
+    the same drafter.
+    """
     points = 100 if run["quality"].max() <= 1 else 1
     losses = {"difference": "difference", "difference_low": "difference_high", "difference_high": "difference_low"}
     lines = []
@@ -166,7 +168,8 @@ def table_of(run: pd.DataFrame) -> str:
                 "" if row["verifier"] == "lossless" else shown(loss, "difference", 1, points),
             ]
         )  # fmt: skip
-    return markdown(HEAD, lines).rstrip()
+    measured = [column for column, cells in enumerate(zip(*lines, strict=True)) if set(cells) - {"", "–"}]
+    return markdown([HEAD[i] for i in measured], [[line[i] for i in measured] for line in lines]).rstrip()
 
 
 def measure_of(summary: pd.DataFrame) -> tuple[str, str]:
