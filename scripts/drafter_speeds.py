@@ -34,6 +34,7 @@ DEFAULTS = {
     "records": "results",
     "out": "results/drafters",
 }
+LOSSLESS = ("model=llama-tiny", "verifier=exact")
 MEASURES = ("tokens_per_round", "speedup", "speedup_modelled")
 COLUMNS = ["task", "temperature", "batch_size", "drafter", "verifier", "num_timed"]
 COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")] + ["draft_ms", "draft_price"]
@@ -118,10 +119,14 @@ def main(words: Sequence[str]) -> int:
             f"timing.examples={options['n']}",
             f"timing.repeats={options['repeats']}",
         ]
-        for part, words in PARTS.items() if batch_size == 1 else [("shipped", (*PARTS["shipped"], "verifier=exact"))]:
-            choice = [f"temperature={options['temperature']}", f"n={options['n']}", *words, *timing]
-            results = run(f"T{options['temperature']}-batch-{batch_size}", part, task, records, *choice)
-            frames.append(rows_of(results, part).assign(batch_size=batch_size).reindex(columns=COLUMNS))
+        choice = [f"temperature={options['temperature']}", f"n={options['n']}", *timing]
+        name = f"T{options['temperature']}-batch-{batch_size}"
+        if batch_size == 1:
+            parts = {part: run(name, part, task, records, *words, *choice) for part, words in PARTS.items()}
+        else:
+            parts = {"shipped": run(name, "shipped", task, records, *PARTS["shipped"], *choice, base=LOSSLESS)}
+        rows = [rows_of(results, part) for part, results in parts.items()]
+        frames += [part.assign(batch_size=batch_size).reindex(columns=COLUMNS) for part in rows]
     table = pd.concat(frames)
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(out / "speeds.csv", index=False, float_format="%.6g")

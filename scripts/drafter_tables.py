@@ -45,6 +45,7 @@ DEFAULTS = {
     "records": "results",
     "out": "results/drafters",
 }
+EXPERIMENT = ("-m", "experiment=drafters")
 FOREIGN = ("intersection", "universal")
 PARTS = {
     "shipped": ("drafter=all", "drafter.retrieval.corpus={corpus}"),
@@ -107,12 +108,12 @@ def write_corpus(task: str, path: Path) -> Path:
     return path
 
 
-def run(name: str, part: str, task: str, records: Path, *words: str) -> Results:
-    """Return the records of `experiment=drafters` on one task; only what is missing is decoded and timed."""
+def run(name: str, part: str, task: str, records: Path, *words: str, base: Sequence[str] = EXPERIMENT) -> Results:
+    """Return the records of `experiment=drafters`, or another `base`, on one task; only what is missing is decoded and timed."""
     corpus = write_corpus(task, records / "corpora" / f"{task}.txt") if part == "shipped" else None
     folder = f"drafters-llama-tiny-{task}-{name}" + (f"-{part}" if part != "shipped" else "")
     choice = [f"task={task}", *words, f"results={records}", f"name={folder}", "report=off"]
-    command = [word.format(corpus=corpus) for word in ("-m", "experiment=drafters", *choice)]
+    command = [word.format(corpus=corpus) for word in (*base, *choice)]
     code = subprocess.run([sys.executable, "-m", "sdbench", *command], check=False).returncode
     if code:
         sys.exit(code)
