@@ -41,15 +41,16 @@ COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Draw the speed-up of each drafter in two panels: by rule at batch 1, and by batch size with the lossless rule."""
-    figure, axes = panels(2, width=PAGE, height=2.8, sharey=True)
+    """Draw the speed-up of each drafter: by rule at the smallest batch, and by batch size, if there are several, losslessly."""
+    sizes = table["batch_size"].unique()
+    parts = [(table[table["batch_size"] == sizes[0]], "verifier", f"batch size {sizes[0]}")]
+    if len(sizes) > 1:
+        parts += [(table[table["verifier"] == RULES[0]], "batch_size", f"{RULES[0]}, by batch size")]
+    figure, axes = panels(len(parts), width=PAGE, height=2.8, sharey=True)
     slots = range(table["drafter"].nunique())
     looks = [(CYCLE[i % len(CYCLE)], MARKS[(i + i // len(CYCLE)) % len(MARKS)]) for i in slots]
     looks_of = dict(zip(dict.fromkeys(table["drafter"]), looks, strict=True))
-    by_rule, by_size = table[table["batch_size"] == 1], table[table["verifier"] == RULES[0]]
-    for axis, rows, column, title in zip(
-        axes, (by_rule, by_size), ("verifier", "batch_size"), ("batch size 1", "lossless, by batch size"), strict=True
-    ):
+    for axis, (rows, column, title) in zip(axes, parts, strict=True):
         values = list(dict.fromkeys(rows[column]))
         axis.axhline(1, color="0.5", linewidth=0.8)
         axis.set_title(title)
