@@ -212,10 +212,9 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
         baselines = lossless_rules(same)
     if baselines.empty:
         return None
-    own = cells.loc[key, ["drafter", "num_draft"]].fillna(
-        {"drafter": "model"}
-    )  # the target or the draft alone has none
-    differs = [(baselines[name] != own[name]).astype(int) for name in own.index]
+    # The target alone and the draft alone have no drafter: theirs is the pair's own draft.
+    setting = cells.loc[key, ["drafter", "num_draft"]].fillna({"drafter": "model"})
+    differs = [(baselines[name] != value).astype(int) for name, value in setting.items()]
     return str((2 * differs[0] + differs[1]).idxmin())
 
 
