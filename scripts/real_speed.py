@@ -65,8 +65,8 @@ def load(target: str, draft: str, data: str, given: dict[str, str]) -> Bench:
     tokenizer = load_tokenizer(checkpoint)
     read = [f"{example.prompt.text}\n" for example in tasks.load("humaneval", data=data).examples()]
     corpus = list(chain.from_iterable(tokenizer(text, add_special_tokens=False)["input_ids"] for text in read))
-    counts = (int(given[name]) for name in ("threads", "repeats", "sweep", "new"))
-    return Bench(*models, "cpu", *counts, corpus, warm_ups=1)
+    threads, repeats, sweep, new = (int(given[name]) for name in ("threads", "repeats", "sweep", "new"))
+    return Bench(models[0], models[1], "cpu", threads, repeats, sweep, new, corpus, warm_ups=1)
 
 
 def main(words: list[str]) -> int:
