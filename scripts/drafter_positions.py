@@ -88,45 +88,57 @@ def measured(row: pd.Series, name: str) -> str:
     return format_interval(estimate_of(row.to_dict(), name), 2) or "–"
 
 
-def text_of(lengths: pd.DataFrame, positions: pd.DataFrame, domains: pd.DataFrame) -> str:
-    """Return the page, from the three tables."""
-    by_length = []
+def text_of_lengths(lengths: pd.DataFrame, positions: pd.DataFrame) -> list[str]:
+    by_length, by_slot = [], []
     for (temperature, drafter), rows in lengths.groupby(["temperature", "drafter"], sort=False):
         cells = [measured(row, "tokens_per_round") for _, row in rows.sort_values("num_draft").iterrows()]
         by_length.append([str(drafter), f"{temperature:g}", *cells])
-    by_slot = []
-    for (temperature, drafter), rows in positions.groupby(["temperature", "drafter"], sort=False):
-        slots = rows.set_index("slot")
+    by_drafter = {key: rows.set_index("slot") for key, rows in positions.groupby(["temperature", "drafter"])}
+    for temperature, drafter in sorted(by_drafter, key=lambda key: (key[0], DRAFTERS.index(key[1]))):
+        slots = by_drafter[temperature, drafter]
         cells = [measured(slots.loc[k], "conditional") if k in slots.index else "–" for k in LENGTHS]
         by_slot.append([str(drafter), f"{temperature:g}", *cells])
-    by_domain = []
+    return [
+        "## Tokens per round by the number of drafted tokens, on word problems",
+        "",
+        markdown(["drafter", "T", *(f"K = {k}" for k in LENGTHS)], by_length),
+        "## Acceptance by position, of drafts of five tokens",
+        "",
+        "The share of tokens at each position that the target kept, of those whose predecessors it kept.",
+        "",
+        markdown(["drafter", "T", *(f"position {k}" for k in LENGTHS)], by_slot),
+    ]
+
+
+def text_of_domains(domains: pd.DataFrame) -> list[str]:
+    lines = []
     for (drafter, trained), rows in domains.groupby(["drafter", "trained_for"], sort=False):
         tasks = rows.set_index("task")
         cells = [measured(tasks.loc[task], name) for task in DOMAINS for name in MEASURES]
-        by_domain.append([str(drafter), DOMAINS[str(trained)], *cells])
+        lines.append([str(drafter), DOMAINS[str(trained)], *cells])
     named = [f"{what}: {name.replace('_', ' ')}" for what in DOMAINS.values() for name in MEASURES]
-    return "\n".join(
-        [
-            "# Trained drafters by position, draft length and task",
-            "",
-            f"llama-tiny, the lossless rule, n = {lengths['n'].min():g}, with 95 % intervals over examples. Written by",
-            "`python scripts/drafter_positions.py`.",
-            "",
-            "## Tokens per round by the number of drafted tokens, on word problems",
-            "",
-            markdown(["drafter", "T", *(f"K = {k}" for k in LENGTHS)], by_length),
-            "## Acceptance by position, of drafts of five tokens",
-            "",
-            "The share of tokens at each position that the target kept, of those whose predecessors it kept.",
-            "",
-            markdown(["drafter", "T", *(f"position {k}" for k in LENGTHS)], by_slot),
-            "## Heads on the task of their training and on others",
-            "",
-            "Five drafted tokens at T = 0; each head was trained with 200 steps on the target's own answers to one task.",
-            "",
-            markdown(["drafter", "trained for", *named], by_domain),
-        ]
-    )  # fmt: skip
+    return [
+        "## Heads on the task of their training and on others",
+        "",
+        "Five drafted tokens at T = 0; each head was trained with 200 steps on the target's own answers to one task.",
+        "",
+        markdown(["drafter", "trained for", *named], lines),
+    ]
+
+
+def text_of(out: Path) -> str:
+    """Return the page, from those of the tables that are in `out`."""
+    parts = [
+        "# Trained drafters by position, draft length and task",
+        "",
+        "llama-tiny, the lossless rule, with 95 % intervals over examples. Written by `python scripts/drafter_positions.py`.",
+        "",
+    ]
+    if (out / "lengths.csv").exists():
+        parts += text_of_lengths(*(pd.read_csv(out / f"{name}.csv") for name in ("lengths", "by_position")))
+    if (out / "domains.csv").exists():
+        parts += text_of_domains(pd.read_csv(out / "domains.csv"))
+    return "\n".join(parts)
 
 
 def main(words: Sequence[str]) -> int:
@@ -141,9 +153,7 @@ def main(words: Sequence[str]) -> int:
         tables["domains"] = measure_domains(n, records)
     for name, table in tables.items():
         table.to_csv(out / f"{name}.csv", index=False, float_format="%.6g")
-    (out / "positions.md").write_text(
-        text_of(*(pd.read_csv(out / f"{name}.csv") for name in ("lengths", "by_position", "domains")))
-    )
+    (out / "positions.md").write_text(text_of(out))
     return 0
 
 
