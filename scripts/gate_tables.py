@@ -11,7 +11,6 @@ figures of calibration: gate-T0.svg and so on.
 
 import json
 import shutil
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -22,6 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pandas as pd
 
 import sdbench
+from scripts.healing_tables import sdbench_command
 from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.summary import summarise
@@ -58,10 +58,6 @@ HEAD = [
     "change",
 ]
 BLOCKS = ["T", "estimates above", "first k drafts", "blocks", "product of estimates", "all kept", "95 %"]
-
-
-def sdbench_command(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "sdbench", *words], check=True)
 
 
 def line_of(row: pd.Series) -> list[str]:

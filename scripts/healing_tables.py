@@ -35,6 +35,7 @@ HEAD = ["layers", "healed", "T", "rule", "acceptance", "tokens per round", "solv
 
 
 def sdbench_command(*words: str) -> None:
+    """Run a command of sdbench; the scripts of trained drafters share it."""
     subprocess.run([sys.executable, "-m", "sdbench", *words], check=True)
 
 

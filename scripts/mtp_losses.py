@@ -10,7 +10,6 @@ temperature and position, and losses.md with the differences from the untrained 
 """
 
 import json
-import subprocess
 import sys
 from collections.abc import Sequence
 from itertools import product
@@ -21,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pandas as pd
 
 import sdbench
+from scripts.healing_tables import sdbench_command
 from sdbench.card import CARD
 from sdbench.metrics.acceptance import by_position, rates
 from sdbench.metrics.columns import estimate_of
@@ -40,10 +40,6 @@ DEFAULTS = {
 PAIR = ("model=llama-tiny", "model.draft=null", "task=gsm8k-tiny")
 UNTRAINED = "untrained"
 NUM_DRAFT = 5
-
-
-def sdbench_command(*words: str) -> None:
-    subprocess.run([sys.executable, "-m", "sdbench", *words], check=True)
 
 
 def train(loss: str, steps: str, records: Path) -> Path:
