@@ -5,6 +5,7 @@ It reads the draft's distribution alone, so no model runs for it. PIPO's reads t
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from sdbench.probs import at, clamp_nan_ids, dense, is_ids
 from sdbench.types import DraftBlock, DraftSetup
 
 KIND = "gate"  # of its card, its training and its length policy
-CHANCE = "draft_chance"
+CHANCE, SLOT = "draft_chance", "slot"
 LEAST = 1e-6  # logarithms are read of no less
 SHAPES = ("weight", "shift", "scale")
 
@@ -48,23 +49,35 @@ class Gate:
             raise ValueError(f"length_head={head} is damaged: its tensors have the shapes {shapes}; train it again")
         return cls(features, weights, card)
 
-    def score(self, x: Tensor) -> Tensor:
-        """Return the logit [...] of the estimate for features [...,n]."""
-        weight, shift, scale, bias = (self.weights[name].to(x.device) for name in (*SHAPES, "bias"))
-        return ((x.double() - shift) / scale * weight).sum(-1) + bias
+    @cached_property
+    def slopes(self) -> Tensor:
+        """The weights [n] of features that are neither shifted nor scaled."""
+        return self.weights["weight"] / self.weights["scale"]
 
-    def estimates(self, block: DraftBlock, first: int, num_ids: int) -> Tensor:
-        """Return for every token [B,K,V] the estimate that the target keeps it, had it been drafted in a block's slots.
+    @cached_property
+    def offset(self) -> Tensor:
+        """The logit [1] of the estimate where all features are 0."""
+        return self.weights["bias"] - (self.slopes * self.weights["shift"]).sum(-1)
+
+    def score(self, x: Tensor) -> Tensor:
+        """Return the logit [...] of the estimate for features [...,n] in float64."""
+        return x @ self.slopes.to(x.device) + self.offset.to(x.device)
+
+    def estimates(self, block: DraftBlock, first: int, num_ids: int, *, of_all: bool = False) -> Tensor:
+        """Return the estimate that the target keeps a token: of the drafted tokens [B,K], or of every token [B,K,V], had it been
+        drafted in a block's slots.
 
         `first` is how many tokens were drafted before these slots.
         """
         law = law_of(block, num_ids)
         x = features_of(self.features, block.tokens, law, first)
-        score = self.score(x)[..., None].expand(law.shape)
+        score = self.score(x)
+        if not of_all:
+            return score.sigmoid()
+        score = score[..., None].expand(law.shape)
         if CHANCE in self.features:  # the only feature that the token itself decides
             index = self.features.index(CHANCE)
-            slope = (self.weights["weight"] / self.weights["scale"])[index].to(law.device)
-            score = score + slope * (_log(law) - x[..., index, None])
+            score = score + self.slopes[index].to(law.device) * (_log(law) - x[..., index, None])
         return score.sigmoid()
 
     def check(self, setup: DraftSetup, drafter: str) -> None:
@@ -92,16 +105,16 @@ def _log(x: Tensor) -> Tensor:
 
 
 def _entropy(law: Tensor) -> Tensor:
-    return _log(torch.special.entr(law).sum(-1))
+    return torch.special.entr(law).sum(-1)
 
 
 def _margin(law: Tensor) -> Tensor:
     best = law.topk(2, -1).values
-    return _log(1 - best[..., 0] + best[..., 1])
+    return 1 - best[..., 0] + best[..., 1]
 
 
-OF_LAW = {"draft_entropy": _entropy, "draft_margin": _margin}
-FEATURES = (CHANCE, *OF_LAW, "slot")
+OF_LAW = {"draft_entropy": _entropy, "draft_margin": _margin}  # their logarithms are the features
+FEATURES = (CHANCE, *OF_LAW, SLOT)
 
 
 def features_of(names: Sequence[str], tokens: Tensor, law: Tensor, first: int = 0) -> Tensor:
@@ -110,11 +123,14 @@ def features_of(names: Sequence[str], tokens: Tensor, law: Tensor, first: int = 
     log q(x); the logarithms of the entropy and of 1 − (largest − second q), which tell q = .999 from q = .99; tokens before.
     """
     known = {
-        CHANCE: lambda: _log(at(law, clamp_nan_ids(tokens, law.shape[-1]))),
-        "slot": lambda: (first + torch.arange(law.shape[1], device=law.device)).expand(law.shape[:2]).double(),
+        CHANCE: lambda: at(law, clamp_nan_ids(tokens, law.shape[-1])),
+        SLOT: lambda: law.new_ones(law.shape[:2]),
         **{name: lambda make=make: make(law) for name, make in OF_LAW.items()},
     }
-    return torch.stack([known[name]() for name in names], -1)
+    x = _log(torch.stack([known[name]() for name in names], -1))
+    if SLOT in names:
+        x[..., names.index(SLOT)] = first + torch.arange(law.shape[1], device=law.device)
+    return x
 
 
 def refuse_features(names: Sequence[str]) -> None:

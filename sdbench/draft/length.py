@@ -10,7 +10,7 @@ from torch.nn.functional import pad
 
 from sdbench.draft.base import prefill_all
 from sdbench.draft.policies import LengthPolicy
-from sdbench.probs import Warp, at, clamp_nan_ids, is_ids
+from sdbench.probs import Warp, clamp_nan_ids
 from sdbench.types import DRAFTER_NEEDS, Context, DraftBlock, Drafter, Evidence, Limits, Verdict, needs_of
 
 PERCENT = 100  # fitted thresholds are counted in hundredths
@@ -89,26 +89,26 @@ class VariableLength:
             is_open = is_open & (block.lengths > 0)
             if not bool(is_open.any()):
                 break
-            chance, block = self._weigh(block, slot, wanted)
-            taken.append(block)
-            offered = offered + is_open
-            self.chance[:, slot] = chance
+            self.chance[:, slot] = self.policy.chance(block, slot, self.warp.vocab_size or 0)[:, 0]
+            taken.append(self._mark_sure(block, slot, wanted) if "sure" in needs else block)
+            offered += is_open
+            if slot + 1 == width:
+                break
             is_open = is_open & (wanted > slot + 1) & self.policy.goes_on(state, self.chance[:, : slot + 1])
             if not bool(is_open.any()):
                 break
         return join(taken, offered, needs)
 
-    def _weigh(self, block: DraftBlock, slot: int, wanted: Tensor) -> tuple[Tensor, DraftBlock]:
-        """Return the chance [B] of a slot's token, and its block, in which the policy has marked what is sure.
+    def _mark_sure(self, block: DraftBlock, slot: int, wanted: Tensor) -> DraftBlock:
+        """Return a slot's block, in which the policy has marked what is sure.
 
         Nothing is in the last slot that a row may have, so that a full block, too, ends in a token that is judged.
         """
-        estimates = self.policy.estimates(block, slot, self.warp.vocab_size or 0)
-        if estimates is None:
-            return chance_of(block)[:, 0], block
-        sure = self.policy.is_sure(estimates) & (wanted > slot + 1)[:, None, None]
-        sure = sure if block.sure is None else sure | block.sure
-        return at(estimates, clamp_nan_ids(block.tokens, estimates.shape[-1]))[:, 0], replace(block, sure=sure)
+        sure = self.policy.sure(block, slot, self.warp.vocab_size or 0)
+        if sure is None:
+            return block
+        sure = sure & (wanted > slot + 1)[:, None, None]
+        return replace(block, sure=sure if block.sure is None else sure | block.sure)
 
     def _slots(self, context: Context, wanted: Tensor, u: Tensor, needs: frozenset[str]) -> Iterator[DraftBlock]:
         """Yield blocks of one slot each, in order; they are drafted one by one if the drafter can continue its drafts."""
@@ -130,16 +130,6 @@ class VariableLength:
         rounds = self.chance[:count], evidence.draft.lengths, verdict.accepted
         self.state[:count] = self.policy.learn(self.state[:count], *rounds)
         self.drafter.observe(emitted, evidence, verdict)
-
-
-def chance_of(block: DraftBlock) -> Tensor:
-    """Return q(x) [B,K] of the tokens; at temperature 0 from the un-tempered law, and 1 if the drafter has no law."""
-    law = block.q
-    if is_ids(law):
-        if block.logits is None:
-            return torch.ones(law.shape, device=law.device)
-        law = block.logits.softmax(-1)
-    return at(law, clamp_nan_ids(block.tokens, law.shape[-1]))
 
 
 def slot_of(block: DraftBlock, slot: int) -> DraftBlock:

@@ -15,6 +15,7 @@ from sdbench.config import nearest
 from sdbench.draft.base import is_number
 from sdbench.draft.gate import KIND as GATE
 from sdbench.draft.gate import Gate
+from sdbench.probs import at, clamp_nan_ids, is_ids
 from sdbench.types import DraftBlock, DraftSetup
 
 FINE, COARSE = 20, 5  # number of equal bins of (0, 1] for probabilities
@@ -48,16 +49,13 @@ class LengthPolicy:
         """Return [B] whether another token is drafted after tokens of probabilities chance [B,i], i at least 1."""
         return torch.ones(len(chance), dtype=torch.bool, device=chance.device)
 
-    def estimates(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor | None:
-        """Return for every token [B,1,V] an estimate that the target keeps it in this slot, the only one of `block`.
+    def chance(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor:
+        """Return for the drafted tokens [B,1] of this slot, the only one of `block`, how likely the target is to keep them."""
+        return chance_of(block)
 
-        A token's chance is then its estimate; None: it is q(x).
-        """
+    def sure(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor | None:
+        """Return [B,1,V] which tokens of this slot are kept without being judged, where a rule keeps what is sure; None: none."""
         return None
-
-    def is_sure(self, estimates: Tensor) -> Tensor:
-        """Return [B,1,V] which tokens are kept without being judged, where a rule keeps what is sure."""
-        return torch.zeros_like(estimates, dtype=torch.bool)
 
     def thresholds(self, state: Tensor) -> Tensor | None:
         """Return the threshold on q(x) of each row [B] if it is fitted to the row; the records count the rounds at each."""
@@ -113,11 +111,11 @@ class GateLength(ConfidenceLength):
     def check(self, kind: type, setup: DraftSetup) -> None:
         self.gate.check(setup, f"{kind.__module__}.{kind.__qualname__}")
 
-    def estimates(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor:
+    def chance(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor:
         return self.gate.estimates(block, slot, num_ids)
 
-    def is_sure(self, estimates: Tensor) -> Tensor:
-        return (estimates > self.threshold) & (self.threshold < 1)
+    def sure(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor | None:
+        return self.gate.estimates(block, slot, num_ids, of_all=True) > self.threshold if self.threshold < 1 else None
 
 
 class AdaptiveLength(ConfidenceLength):
@@ -199,6 +197,16 @@ def share(name: str, value: Any) -> float:
     if not is_number(value) or not 0 < value <= 1:
         raise ValueError(f"{name} must be in (0, 1], got {value}")
     return float(value)
+
+
+def chance_of(block: DraftBlock) -> Tensor:
+    """Return q(x) [B,K] of the tokens; at temperature 0 from the un-tempered law, and 1 if the drafter has no law."""
+    law = block.q
+    if is_ids(law):
+        if block.logits is None:
+            return torch.ones(law.shape, device=law.device)
+        law = block.logits.softmax(-1)
+    return at(law, clamp_nan_ids(block.tokens, law.shape[-1]))
 
 
 def part_of(chance: Tensor, parts: int) -> Tensor:

@@ -17,7 +17,9 @@ from sdbench.types import Context, DraftBlock
 class Judged:
     """The verdict of a slim verifier on c drafted slots: values by name and slot, [B,c,…], and states [B,c+1,d]."""
 
-    by_slot: dict[str, Tensor]  # tokens, q, sure, states, and logits if the draft has them, as in DraftBlock
+    by_slot: dict[
+        str, Tensor
+    ]  # tokens, q, states, sure if requested, and logits if the draft has them, as in DraftBlock
     is_kept: Tensor  # [B,c]: the token is the drafted one
     is_last: Tensor  # [B,c]: nothing is drafted after it
 
@@ -42,15 +44,19 @@ class SlimVerifier:
     def close(self) -> None:
         del self.cache
 
-    def judge(self, context: Context, block: DraftBlock, u: Tensor, low: float, high: float) -> Judged:
-        """Judge a block [B,c] that was drafted after these texts, with uniforms u [B,c]."""
+    def judge(
+        self, context: Context, block: DraftBlock, u: Tensor, low: float, high: float, *, is_marked: bool
+    ) -> Judged:
+        """Judge a block [B,c] that was drafted after these texts, with uniforms u [B,c]; `is_marked`: say what is sure."""
         ids = torch.cat((context.tokens.gather(1, context.lengths[:, None] - 1), block.tokens), 1)
         logits = () if block.logits is None else (block.logits,)
         kv_length = self.target.kv_length(context.longest + block.tokens.shape[1], self.cache)
-        step, name = partial(self._judge, low, high), ("slim", self.num_layers, self.warp, low, high)
+        step = partial(self._judge, low, high, is_marked)
+        name = "slim", self.num_layers, self.warp, low, high, is_marked
         results = self.cache.steps(step, name, kv_length, ids, context.lengths, u, block.q, *logits)
         is_kept, is_last, *values = results
-        return Judged(dict(zip(("tokens", "q", "sure", "states", "logits"), values, strict=False)), is_kept, is_last)
+        names = ("tokens", "q", "states", *["sure"] * is_marked, *["logits"] * len(logits))
+        return Judged(dict(zip(names, values, strict=True)), is_kept, is_last)
 
     def begin(self, context: Context) -> Tensor:
         """Return the states [B,1,d] of the last token of each text."""
@@ -63,7 +69,16 @@ class SlimVerifier:
         return (self.target.begin(ids, plan, self.cache, self.num_layers),)
 
     def _judge(
-        self, low: float, high: float, kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor, q: Tensor, *logits: Tensor
+        self,
+        low: float,
+        high: float,
+        is_marked: bool,
+        kv_length: int,
+        ids: Tensor,
+        sizes: Tensor,
+        u: Tensor,
+        q: Tensor,
+        *logits: Tensor,
     ) -> tuple[Tensor, ...]:
         """Judge ids [B,1+c], the first of them the last token of texts of `sizes` [B], by laws q [B,c,V] and `logits`."""
         positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
@@ -86,7 +101,8 @@ class SlimVerifier:
         is_kept = is_taken | ~((chance >= low) & (chance <= high))
         tokens = torch.where(is_kept, drafts, other)
         law = clamp_nan_ids(tokens, raw.shape[-1]) if self.warp.is_greedy else law
-        return is_kept, ~(chance >= low), tokens, law, a > high, states, *(mixed.log() for _, mixed, _ in plain)
+        sure = [a > high] if is_marked else []
+        return is_kept, ~(chance >= low), tokens, law, states, *sure, *(mixed.log() for _, mixed, _ in plain)
 
 
 def mix(q: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
@@ -95,7 +111,10 @@ def mix(q: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, 
     q is the draft's law, s the slim verifier's; all [...,V]. From low to high it keeps a token with min(1, s/q), or draws
     another.
     """
-    a = (s / q.clamp_min(torch.finfo(q.dtype).tiny)).clamp_max(1)
-    left = torch.where((a >= low) & (a <= high), q * (1 - a), 0)
+    a = q.clamp_min(torch.finfo(q.dtype).tiny)  # results go where they can into memory that is at hand
+    a = torch.div(s, a, out=a).clamp_max_(1)
+    is_between = a.clamp(low, high).eq_(a)  # 1.0 or 0.0: a product with it takes a quarter of the time of torch.where
+    left = (1 - a).mul_(q).mul_(is_between)
     redrawn = excess(s, q)
-    return a, q - left + left.sum(-1, keepdim=True) * redrawn, redrawn
+    law = redrawn * left.sum(-1, keepdim=True)
+    return a, law.add_(torch.sub(q, left, out=left)), redrawn

@@ -11,7 +11,9 @@ SAMPLED = 1000  # ids that a tokenizer's check decodes and encodes
 
 
 class Speller:
-    """Decodes and encodes with a tokenizer, without special tokens, one text at a time, because batches wait for threads."""
+    """Decodes and encodes with a tokenizer, without special tokens, one text at a time, because batches wait for threads; without
+    the offsets of tokens, which take an eighth of the time.
+    """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -28,7 +30,7 @@ class Speller:
 
     def ids_of(self, texts: Sequence[str]) -> list[list[int]]:
         if self.fast is not None:
-            return [self.fast.encode(text, add_special_tokens=False).ids for text in texts]
+            return [self.fast.encode_batch_fast([text], add_special_tokens=False)[0].ids for text in texts]
         return [list(ids) for ids in self.tokenizer(list(texts), add_special_tokens=False)["input_ids"]]
 
 

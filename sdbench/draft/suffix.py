@@ -58,14 +58,25 @@ class SuffixDrafter(TextDrafter):
         block = self.block_of([[token for token, _ in drawn] for drawn in blocks], lengths)
         if self.warp.is_greedy and "raw" not in needs:
             return block
-        law = torch.zeros(*block.tokens.shape, self.vocab_size, device=lengths.device)
-        law[..., 0] = 1.0  # for slots that are not offered
-        for row, drawn in enumerate(blocks):
-            for slot, (_, counts) in enumerate(drawn):
-                law[row, slot, 0] = 0.0
-                law[row, slot, list(counts)] = law.new_tensor(list(counts.values())) / counts.total()
+        law = self._law_of(blocks, block.tokens.shape[1], lengths.device)
         q = block.tokens if self.warp.is_greedy else law
         return DraftBlock(block.tokens, q, block.lengths, law.log() if "raw" in needs else None)
+
+    def _law_of(self, blocks: Sequence[Sequence[Drawn]], width: int, device: torch.device) -> Tensor:
+        """Return the law [B,width,V] of each slot; slots that are not offered have the token 0."""
+        places: list[int] = []
+        chances: list[float] = []
+        for row, drawn in enumerate(blocks):
+            for slot, (_, counts) in enumerate(drawn):
+                begin, total = (row * width + slot) * self.vocab_size, counts.total()
+                places += [begin + token for token in counts]
+                chances += [count / total for count in counts.values()]
+            slots = range(row * width + len(drawn), (row + 1) * width)
+            places += [slot * self.vocab_size for slot in slots]
+            chances += [1.0] * len(slots)
+        law = torch.zeros(len(blocks), width, self.vocab_size, device=device)
+        law.view(-1)[torch.tensor(places, dtype=torch.int64, device=device)] = torch.tensor(chances, device=device)
+        return law
 
     def draw_blocks(
         self, context: Context, limits: Sequence[int], uniforms: Sequence[list[float]]
@@ -80,7 +91,7 @@ class SuffixDrafter(TextDrafter):
 
     def draw_block(self, text: TextIndex, limit: int, uniforms: list[float]) -> list[Drawn]:
         """Return the block of one text."""
-        return self.follow(text.tokens, *followed_stands(text, self.longest), limit, uniforms)
+        return self.follow(text.tokens, *text.longest_earlier(self.longest), limit, uniforms)
 
     def follow(
         self, tokens: Any, positions: Sequence[int], agreed: int, limit: int, uniforms: list[float]
@@ -100,13 +111,6 @@ class SuffixDrafter(TextDrafter):
             block.append((token, counts))
             positions = [position for position, after in following.items() if after == token]
         return block
-
-
-def followed_stands(text: TextIndex, longest: int) -> tuple[list[int], int]:
-    """Return the positions of the occurrences that agree longest with the text's ending, latest first, and the length."""
-    positions = list(text.earlier(longest))
-    agreed = max((length for _, length in positions), default=0)
-    return [position for position, length in positions if length == agreed], agreed
 
 
 def draw_token(counts: Counter[int], u: float) -> int:

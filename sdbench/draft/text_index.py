@@ -68,6 +68,25 @@ class TextIndex:
                 yield position, length
             position = self.before[position - 1]
 
+    def longest_earlier(self, longest: int) -> tuple[list[int], int]:
+        """Return the positions of those `earlier` occurrences that agree longest, latest first, and the length (0: none)."""
+        tokens, before = self.tokens, self.before
+        ending = tokens[: -longest - 1 : -1]
+        positions: list[int] = []
+        agreed, position = self.shortest, before[-1] if tokens else 0
+        while position:
+            # One token tells of most occurrences that they agree less.
+            if position >= agreed and tokens[position - agreed] == ending[agreed - 1]:
+                length, most = 0, min(len(ending), position)
+                while length < most and tokens[position - 1 - length] == ending[length]:
+                    length += 1
+                if length > agreed:
+                    positions, agreed = [position], length
+                elif length == agreed:
+                    positions.append(position)
+            position = before[position - 1]
+        return positions, agreed if positions else 0
+
 
 def count_common(left: Sequence[int], right: Sequence[int]) -> int:
     """Return the length of the common prefix."""

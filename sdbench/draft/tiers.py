@@ -82,7 +82,8 @@ class Tiers(BaseDrafter):
             width = int(wanted.max())
             texts, uniforms = grown.texts(), u.gather(1, grown.places(width))
             block = self.drafter.draft(texts, width, wanted, uniforms, self.slim.needs | needs)
-            judged = self.slim.judge(texts, block, uniforms, self.low, self.high)
+            is_marked = "sure" in needs and self.high < 1
+            judged = self.slim.judge(texts, block, uniforms, self.low, self.high, is_marked=is_marked)
             grown.write(judged.by_slot | ({} if block.hidden is None else {"hidden": block.hidden}))
             plain = (judged.is_kept & ~judged.is_last).long().cumprod(1).sum(1)
             count = torch.minimum(plain + 1, block.lengths)
@@ -121,14 +122,16 @@ class GrowingBlock:
 
     def write(self, values: Mapping[str, Tensor]) -> None:
         """Write values [B,c,…] into the next slots of each row."""
-        row = torch.arange(len(self.lengths), device=self.lengths.device)[:, None]
+        row = torch.arange(0, len(self.lengths) * self.room, self.room, device=self.lengths.device)[:, None]
+        places = self.places(max(value.shape[1] for value in values.values()))
         for name, value in values.items():
             if name not in self.slots:
                 self.slots[name] = value.new_zeros(len(value), self.room, *value.shape[2:])
-            self.slots[name][row, self.places(value.shape[1])] = value
+            index = (row + places[:, : value.shape[1]]).flatten()
+            self.slots[name].flatten(0, 1).index_copy_(0, index, value.flatten(0, 1))
         if "tokens" in values:
-            places = self.context.lengths[:, None] + self.places(values["tokens"].shape[1])
-            self.tokens[row, places] = clamp_nan_ids(values["tokens"], self.num_ids)
+            tokens = clamp_nan_ids(values["tokens"], self.num_ids)
+            self.tokens.scatter_(1, self.context.lengths[:, None] + places[:, : tokens.shape[1]], tokens)
 
 
 def slim_layers(count: int, exit_layer: int | None) -> int:

@@ -49,6 +49,8 @@ class Plan:
 
     def split(self, sizes: Sequence[int]) -> list["Plan"]:
         """Return plans of so many tokens each, with the masks computed once: the steps of a round are planned together."""
+        if len(sizes) == 1:
+            return [self]
         for layer in {mask: layer for layer, mask in self.layer_masks.items()}.values():
             self.mask(layer, 1)
         masks = zip(*(mask.split(sizes, 2) for mask in self.masks.values()), strict=True)

@@ -46,7 +46,7 @@ class DraftBlock:
     hidden: Tensor | None = None  # [B,K,d] that each token was sampled from; kept where a rule needs "draft_hidden"
     # Of the target's forward over the text's last token and these very tokens: T = K + 1. Verification goes on from there.
     partial_forward: PartialForward = PartialForward()
-    # [B,K,V] bool: the tokens that the drafter, had it drafted them, would be sure of; None: none.
+    # [B,K,V] bool: the tokens that the drafter, had it drafted them, would be sure of; None: none. Kept where a rule needs "sure".
     sure: Tensor | None = None
 
     @property

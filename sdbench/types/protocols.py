@@ -11,8 +11,9 @@ from sdbench.types.engine import DraftBlock, Evidence, Measures, Verdict
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What may be read beside p, q and the draft. "raw": un-tempered logits of both sides; "raw_if_greedy": the same at temperature 0.
-NEEDS = frozenset({"raw", "raw_if_greedy", "target_hidden", "draft_hidden"})
+# What may be read beside p, q and the draft. "raw": un-tempered logits of both sides; "raw_if_greedy": the same at temperature 0;
+# "sure": which tokens the drafter would be sure of.
+NEEDS = frozenset({"raw", "raw_if_greedy", "target_hidden", "draft_hidden", "sure"})
 # What a drafter may ask for: a draft model, a tokenizer, that of the draft ("draft_tokenizer": it may be another), and what of the
 # target `prefill` and `observe` are to bring.
 DRAFTER_NEEDS = frozenset({"draft", "tokenizer", "draft_tokenizer", "raw", "target_hidden", "layer_hidden"})

@@ -105,6 +105,10 @@ class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverr
         return replace(self.rule.limits, sure=True)
 
     @property
+    def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return needs_of(self.rule) | {"sure"}
+
+    @property
     def knows_rejected(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.rule.knows_rejected
 

@@ -38,8 +38,9 @@ def test_an_estimate_is_the_logistic_of_the_features_whichever_token_was_drafted
         parts = zip(features, (2.0, -0.5, -0.3, -0.2), (-1.0, 0.0, -0.5, 1.0), (1.0, 0.5, 0.5, 1.5), strict=True)
         score = 1 + sum(weight * (x - shift) / scale for x, weight, shift, scale in parts)
         for drafted in range(3):
-            estimates = gate().estimates(block_of(drafted), 2, 5)
+            estimates = gate().estimates(block_of(drafted), 2, 5, of_all=True)
             assert float(estimates[0, 0, token]) == pytest.approx(1 / (1 + math.exp(-score)), rel=1e-9)
+            assert float(gate().estimates(block_of(drafted), 2, 5)) == float(estimates[0, 0, drafted])
 
 
 def test_at_temperature_0_it_reads_the_un_tempered_law_or_one_hot():
@@ -156,7 +157,7 @@ def test_what_is_emitted_is_q_where_the_gate_is_sure_and_the_rule_elsewhere(head
     text = torch.tensor([SHORT[0]])
     with torch.no_grad():
         p, q = (model(text).logits[0, -1].softmax(-1) for model in (target, draft))
-    estimates = Gate.load(head).estimates(block_of(0, q[None, None]), 0, 4)[0, 0]
+    estimates = Gate.load(head).estimates(block_of(0, q[None, None]), 0, 4, of_all=True)[0, 0]
     threshold = float(estimates.median()) + 1e-6  # so that some tokens are sure
     a = torch.where(estimates > threshold, 1, (p / q).clamp_max(1))
     assert 0 < int((estimates > threshold).sum()) < 4

@@ -63,7 +63,7 @@ def test_a_corpus_is_built_once_and_again_for_other_texts_or_tokenizers(corpus, 
     tokenizer = word_tokenizer(61)
     first = IndexedCorpus.open(corpus, tokenizer)
     assert first.tokens[:4].tolist() == [5, 6, 7, 0]
-    assert isinstance(first.order, np.memmap)
+    assert isinstance(first.order.base, np.memmap), "read where it lies on the disk"
     monkeypatch.setattr(IndexedCorpus, "of_ids", None)
     again = IndexedCorpus.open(corpus, tokenizer)
     assert (again.order == first.order).all()
