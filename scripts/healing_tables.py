@@ -13,6 +13,7 @@ import sys
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
@@ -44,23 +45,26 @@ def rows_of(run: Path, layers: int, is_healed: bool) -> pd.DataFrame:
     return summary[summary["drafter"].notna()].assign(layers=layers, is_healed=is_healed).reindex(columns=COLUMNS)
 
 
+def measures_in(row: Any) -> list[str]:
+    """Return the measures of a row as texts with their intervals."""
+    scales = {"quality": 100}
+    return [
+        format_interval(estimate_of(row.to_dict(), name), digits, scale=scales.get(name, 1)) or "–"
+        for name, digits in MEASURES.items()
+    ]
+
+
 def text_of(table: pd.DataFrame, seconds: dict[int, int]) -> str:
-    rows = []
-    for _, row in table.iterrows():
-        scales = {"quality": 100}
-        measures = [
-            format_interval(estimate_of(row.to_dict(), name), digits, scale=scales.get(name, 1)) or "–"
-            for name, digits in MEASURES.items()
+    rows = [
+        [
+            str(row["layers"]),
+            "yes" if row["is_healed"] else "no",
+            f"{row['temperature']:g}",
+            row["verifier"],
+            *measures_in(row),
         ]
-        rows.append(
-            [
-                str(row["layers"]),
-                "yes" if row["is_healed"] else "no",
-                f"{row['temperature']:g}",
-                row["verifier"],
-                *measures,
-            ]
-        )
+        for _, row in table.iterrows()
+    ]
     took = ", ".join(f"{layers} layers {spent / 60:.0f} minutes" for layers, spent in seconds.items())
     about = (
         f"Layers of llama-tiny's target that stay, of 18, as a draft for it on gsm8k-tiny: n = {table['n'].min():g}, five drafted "
