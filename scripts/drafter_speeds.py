@@ -96,10 +96,11 @@ def text_of(table: pd.DataFrame) -> str:
         [
             "# Prices and speed-ups of drafters by batch size",
             "",
-            f"llama-tiny on {task}, T = {temperature:g}, {table['num_timed'].min():g} texts. The price is the median time of a",
+            f"llama-tiny on {task}, T = {temperature:g}, {table['num_timed'].max():g} texts. The price is the median time of a",
             "drafted token over that of a target call on one token, both at the same batch size. The speed-up is tokens per",
             "second of decoding over those of the target alone in the same pass and at the same batch size, with a 95 % interval",
-            "over texts. [README.md](README.md) has the quality of each setting. Written by `python scripts/drafter_speeds.py`.",
+            "over texts, or over batches of texts, which does not include how machines differ. [README.md](README.md) has the",
+            "quality of each setting. Written by `python scripts/drafter_speeds.py`.",
             "",
             "![Speed-ups of drafters by batch size](speeds.svg)",
             "",

@@ -50,3 +50,12 @@ def test_leniency_reverses_the_order_of_heads_and_draft_model_in_speed():
     assert at.loc[("medusa", "lossless"), "speedup_low"] > at.loc[("model", "lossless"), "speedup_high"]
     assert at.loc[("model", "typical"), "speedup_low"] > at.loc[("medusa", "typical"), "speedup_high"]
     assert (at.loc["pruned", "speedup_high"] < 1).all()
+
+
+@pytest.mark.results
+def test_at_batch_8_no_drafter_is_shown_to_be_faster_losslessly():
+    table = pd.read_csv(DRAFTERS / "speeds.csv")
+    at = table[(table["batch_size"] == 8) & (table["verifier"] == "lossless")]
+    assert len(at) > 10
+    assert (at["speedup_low"] < 1).all()
+    assert at.loc[at["speedup"].idxmax(), "drafter"] == "medusa"

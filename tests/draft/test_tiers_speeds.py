@@ -1,11 +1,15 @@
 """scripts/tiers_speeds.py and exit_tables.py: which two tiers three are compared with, the ratio of their speeds, and the pages."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from scripts import exit_tables
 from scripts.tiers_speeds import COLUMNS, Settings, speed_over, text_of
 from sdbench.types.metric import Metric
+
+DRAFTERS = Path(__file__).parents[2] / "results" / "drafters"
 
 
 def times(seconds: float, base_s: float = 2.0) -> pd.DataFrame:
@@ -66,3 +70,21 @@ def test_the_page_of_early_exits_names_the_training():
     page = exit_tables.text_of(table, 600, 1500)
     assert "600 steps with losses at every second layer (25 minutes" in page
     assert "| trained | 4 | 0 | lossless | 0.500 | 2.50 | 25.0 |" in page
+
+
+@pytest.mark.results
+def test_a_target_trained_for_early_exits_keeps_twice_as_many_of_its_drafts():
+    table = pd.read_csv(DRAFTERS / "exits.csv").set_index(["temperature", "layers", "verifier", "is_trained"])
+    for temperature, layers in ((0, 2), (0, 4), (0, 6), (1, 2), (1, 4), (1, 6)):
+        shipped, trained = (table.loc[(temperature, layers, "lossless", is_trained)] for is_trained in (False, True))
+        assert trained["acceptance_low"] > 2 * shipped["acceptance_high"]
+        assert trained["quality"] >= shipped["quality"]
+
+
+@pytest.mark.results
+def test_three_tiers_are_slower_than_two_that_solve_as_many():
+    table = pd.read_csv(DRAFTERS / "tiers.csv").set_index("setting")
+    three = table[table["num_tiers"] == 3]
+    assert len(three) == 4
+    assert three["ratio_high"].max() < 0.45
+    assert table.loc["typical", "quality_low"] > three["quality_high"].max()
