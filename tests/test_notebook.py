@@ -37,7 +37,9 @@ def check(book):
     assert not [output for output in cells if output.get("name") == "stderr"]
     printed = "".join(output.text for output in cells if output.get("name") == "stdout")
     assert re.search(r"\d+ cells, \d+ generations; one answer at w = 0\.\d", printed)
-    assert re.findall(r"^margin (\d+): llama-tiny on \w+-tiny: (?:ship|stay|none)", printed, re.MULTILINE) == [
+    assert re.findall(
+        r"^margin (\d+): llama-tiny on \w+-tiny: (?:ship|stay|none|do not speculate)", printed, re.MULTILINE
+    ) == [
         "5",
         "15",
         "25",

@@ -92,7 +92,7 @@ def test_the_index_of_a_large_text_is_small_and_a_second_start_builds_nothing(tm
     assert built == {"ids_of": 1, "texts_of": 1}
     again = IndexedCorpus.open(path, tokenizer)
     assert calls == built, "the second start reads no text"
-    assert all(isinstance(part, np.memmap) for part in (again.tokens, again.order))
+    assert all(isinstance(part.base, np.memmap) for part in (again.tokens, again.order))
     assert again.occurrences([5, 6], 1, 16) == first.occurrences([5, 6], 1, 16)
 
 
