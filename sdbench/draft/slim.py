@@ -17,9 +17,8 @@ from sdbench.types import Context, DraftBlock
 class Judged:
     """The verdict of a slim verifier on c drafted slots: values by name and slot, [B,c,…], and states [B,c+1,d]."""
 
-    by_slot: dict[
-        str, Tensor
-    ]  # tokens, q, states, sure if requested, and logits if the draft has them, as in DraftBlock
+    # tokens, q, states, sure if requested, and logits if the draft has them, as in DraftBlock
+    by_slot: dict[str, Tensor]
     is_kept: Tensor  # [B,c]: the token is the drafted one
     is_last: Tensor  # [B,c]: nothing is drafted after it
 
