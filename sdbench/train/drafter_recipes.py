@@ -20,6 +20,12 @@ class StatesRecipe(DistillationRecipe):
     prompts: int = option(16, "prompts of a step, each answered once", 1)
     rate: float = option(0.01, "learning rate", 1e-9)
     rows: int = option(2000, "rows of the train split, read repeatedly; the last are held out", 1)
+    once: int = option(0, "1: rows are answered once, and states stay in memory; 0: again each time")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.once not in (0, 1):
+            raise ValueError(f"once must be 0 or 1, got {self.once}")
 
 
 @dataclass(frozen=True)
@@ -45,7 +51,8 @@ class MTPRecipe(StatesRecipe, drafter="mtp"):
     regression: float = option(0.0, "weight of the distance to the target's states")
     prompts: int = option(8, "prompts of a step", 1)
     rate: float = option(0.002, "learning rate", 1e-9)
-    rows: int = option(640, "rows of the train split, each answered once, read repeatedly; the last are held out", 1)
+    rows: int = option(640, "rows of the train split, read repeatedly; the last are held out", 1)
+    once: int = option(1, "1: rows are answered once, and states stay in memory; 0: again each time")
 
 
 @dataclass(frozen=True)
@@ -79,7 +86,8 @@ class BlockRecipe(StatesRecipe, drafter="block"):
     layers: int = option(2, "layers, each like the target's last", 1)
     prompts: int = option(8, "prompts of a step", 1)
     rate: float = option(0.002, "learning rate", 1e-9)
-    rows: int = option(640, "rows of the train split, each answered once, read repeatedly; the last are held out", 1)
+    rows: int = option(640, "rows of the train split, read repeatedly; the last are held out", 1)
+    once: int = option(1, "1: rows are answered once, and states stay in memory; 0: again each time")
 
     def refuse_target(self, config: Any) -> None:
         count = config.num_hidden_layers

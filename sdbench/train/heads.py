@@ -5,7 +5,7 @@ accepted if those before it were.
 """
 
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
@@ -36,6 +36,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
     def __post_init__(self) -> None:
         self.target = self.setup.decoder.engine.target
         self.target.model.requires_grad_(False)
+        self.stored: dict[Hashable, Tensor] = {}  # the target's states of each text, with recipe.once
         weights = self.initial_weights()
         self.weights = {name: x.to(self.target.device).requires_grad_(True) for name, x in weights.items()}
         self.optimiser = WarmAdamW(self.weights, self.recipe.rate)
@@ -80,9 +81,22 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
                 yield self.recipe.discount**k * LOSSES[self.recipe.loss](p, q).sum()
 
     def texts(self, step: int) -> Sequence[Text]:
-        """Return newly sampled texts for a step."""
+        """Return the texts of a step: answers written for it, or with recipe.once those that were written at the start."""
         keys, count = self.training_keys, self.recipe.prompts
-        return self.sample([keys[(step * count + i) % len(keys)] for i in range(count)], step + 1)
+        rows = [(step * count + i) % len(keys) for i in range(count)]
+        if self.recipe.once:
+            return [self.answers[row] for row in rows]
+        return self.sample([keys[row] for row in rows], step + 1)
+
+    @cached_property
+    def answers(self) -> list[Text]:
+        """Return an answer to each training prompt. Their states are computed in fixed groups, so that a resumed training gets
+        the same numbers.
+        """
+        texts = self.sample(self.training_keys, 1)
+        for group in group_by(texts, BATCH):
+            self.states(group)
+        return texts
 
     def sample(self, keys: Sequence[str], number: int) -> list[Text]:
         """Return a prompt and the target's answer for each key; `number` selects the noise."""
@@ -97,9 +111,21 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
         stream = decoder.engine.stream(ids, [Exact()], requests, options, None, role="target")
         return list(zip(ids, [list(g.tokens) for g in sorted(stream, key=lambda g: g.request)], strict=True))
 
-    @torch.no_grad()
     def states(self, texts: Sequence[Text]) -> list[Tensor]:
-        """Return the target's states [L,d] of each text, or [L,3d] with the states of two other layers first."""
+        """Return the target's states [L,d] of each text, or [L,3d] with the states of two other layers first. With recipe.once
+        they are computed once and then kept.
+        """
+        if not self.recipe.once:
+            return self.compute_states(texts)
+        by_key = {(len(prompt), *prompt, *text): (prompt, text) for prompt, text in texts}
+        new = {key: text for key, text in by_key.items() if key not in self.stored}
+        if new:
+            self.stored.update(zip(new, self.compute_states(list(new.values())), strict=True))
+        return [self.stored[len(prompt), *prompt, *text] for prompt, text in texts]
+
+    @torch.no_grad()
+    def compute_states(self, texts: Sequence[Text]) -> list[Tensor]:
+        """Run the target over each text and return its states."""
         whole = [torch.tensor([*prompt, *text], device=self.target.device) for prompt, text in texts]
         prefixes = self.target.prefill_all(whole, needs=self.state_needs)
         parts = [[x for x in (prefix.layer_hidden, prefix.hidden) if x is not None] for prefix in prefixes]

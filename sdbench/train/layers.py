@@ -1,11 +1,11 @@
-"""Common code of trainings of layers on the target's states: texts sampled once, their states kept in memory, a forward pass.
+"""Common code of trainings of layers on the target's states: the initial weights, texts as batches, a forward pass.
 
 The layers run several times over the slots of a text. A subclass defines over which slots, and the attention mask of each slot.
 """
 
 from abc import abstractmethod
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from functools import cached_property, partial
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import ClassVar, NamedTuple, TypeVar
 
 import torch
@@ -20,8 +20,7 @@ from sdbench.lm.plan import LayerMask
 from sdbench.lm.state_model import StateLM, initial_weights, join, layer_parameters, normalize
 from sdbench.train.distill import LOSSES
 from sdbench.train.drafter_recipes import StatesRecipe
-from sdbench.train.heads import BATCH, StatesTraining, Text
-from sdbench.train.setup import group_by
+from sdbench.train.heads import StatesTraining, Text
 
 Window = Callable[[Tensor, Tensor], Tensor]  # a layer's mask: whether query positions attend to key positions
 Sees = Callable[[Window], Tensor]
@@ -50,7 +49,6 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
         self.model = StateLM(self.target, weights)
         self.decoder = self.model.model.get_decoder()
         self.path = next(name for name, x in self.decoder.named_modules() if x is self.model.new_layers)
-        self.stored: dict[Hashable, Tensor] = {}  # the target's states of each text
         return weights
 
     def first_weights(self) -> dict[str, Tensor]:
@@ -62,26 +60,6 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
         """Yield (k, the layers' states [N,d], the target's states [N,d]) for each of `depth` positions k, at all N slots of these
         texts where a round may draft that position.
         """
-
-    @cached_property
-    def sampled(self) -> list[Text]:
-        """Return all training texts. Their states are computed in fixed groups, so a resumed training gets the same numbers."""
-        texts = self.sample(self.training_keys, 1)
-        for group in group_by(texts, BATCH):
-            self.states(group)
-        return texts
-
-    def texts(self, step: int) -> Sequence[Text]:
-        count = self.recipe.prompts
-        return [self.sampled[(step * count + i) % len(self.sampled)] for i in range(count)]
-
-    def states(self, texts: Sequence[Text]) -> list[Tensor]:
-        """Return the target's states of each text, computed once and then kept."""
-        by_key = {(len(prompt), *prompt, *text): (prompt, text) for prompt, text in texts}
-        new = {key: text for key, text in by_key.items() if key not in self.stored}
-        if new:
-            self.stored.update(zip(new, super().states(list(new.values())), strict=True))
-        return [self.stored[len(prompt), *prompt, *text] for prompt, text in texts]
 
     def losses(self, texts: Sequence[Text]) -> Iterator[Tensor]:
         """Yield the loss of all positions, which share one autograd graph."""

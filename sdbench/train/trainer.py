@@ -79,29 +79,47 @@ class Trainer(ABC, Generic[Recipe]):
 
 @dataclass
 class WarmAdamW:
-    """AdamW over named weights, with clipped gradients and a linear warm-up of the learning rate."""
+    """AdamW over named weights, with clipped gradients and a linear warm-up of the learning rate.
+
+    Weights in half precision are updated in float32 and rounded after each step: small steps would be lost otherwise.
+    """
 
     weights: dict[str, Tensor]
     rate: float
     decay: float = 0.0
 
     def __post_init__(self) -> None:
-        self.inner = torch.optim.AdamW(list(self.weights.values()), lr=self.rate, weight_decay=self.decay)
+        # Weights that are precise enough share their memory with these.
+        self.precise = {
+            name: x.detach().to(torch.promote_types(x.dtype, torch.float32)) for name, x in self.weights.items()
+        }
+        self.inner = torch.optim.AdamW(list(self.precise.values()), lr=self.rate, weight_decay=self.decay)
 
+    @torch.no_grad()
     def step(self, step: int) -> None:
         """Apply the gradients of a step and reset them."""
         for group in self.inner.param_groups:
             group["lr"] = self.rate * min(1.0, (step + 1) / WARM_UP)
-        torch.nn.utils.clip_grad_norm_(list(self.weights.values()), CLIP)
+        for name, x in self.weights.items():
+            self.precise[name].grad = None if x.grad is None else x.grad.to(self.precise[name].dtype)
+            x.grad = None
+        torch.nn.utils.clip_grad_norm_(list(self.precise.values()), CLIP)
         self.inner.step()
-        self.inner.zero_grad()
+        self._round()
 
     def state(self) -> dict[str, Any]:
-        weights = {name: tensor.detach().clone() for name, tensor in self.weights.items()}
-        return {"weights": weights, "optimiser": self.inner.state_dict()}
+        return {
+            "weights": {name: x.clone() for name, x in self.precise.items()},
+            "optimiser": self.inner.state_dict(),
+        }
+
+    def restore(self, state: Mapping[str, Any]) -> None:
+        for name, x in self.precise.items():
+            x.copy_(state["weights"][name])
+        self._round()
+        self.inner.load_state_dict(state["optimiser"])
 
     @torch.no_grad()
-    def restore(self, state: Mapping[str, Any]) -> None:
-        for name, tensor in self.weights.items():
-            tensor.copy_(state["weights"][name])
-        self.inner.load_state_dict(state["optimiser"])
+    def _round(self) -> None:
+        for name, x in self.weights.items():
+            x.copy_(self.precise[name])

@@ -12,6 +12,7 @@ from sdbench.draft.pruned import PrunedDrafter
 from sdbench.probs import total_variation
 from sdbench.train.distill import LOSSES
 from sdbench.train.recipes import LOSS_NAMES
+from sdbench.train.trainer import WARM_UP, WarmAdamW
 from sdbench.types import DraftSetup
 from tests.train.trainings import finished, killed
 
@@ -59,6 +60,26 @@ def test_the_gradient_of_overlap_is_that_of_tv_over_the_overlap():
     shared = torch.minimum(p, logits.softmax(-1)).sum().detach()
     torch.testing.assert_close(grads["overlap"] * shared, grads["tv"])
     assert float(grads["overlap"].norm()) > 10 * float(grads["tv"].norm())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.float64])
+def test_small_steps_are_not_lost_in_half_precision(dtype):
+    """In bfloat16 the next number below 1 is 0.996, so that a step of 0.001 taken there would change nothing."""
+    weight = torch.ones(3, dtype=dtype, requires_grad=True)
+    optimiser = WarmAdamW({"x": weight}, rate=0.001)
+    for step in range(100):
+        (weight.sum() * 2).backward()
+        if step == 50:  # resume from a checkpoint
+            gradient, state = weight.grad, optimiser.state()
+            weight = torch.ones(3, dtype=dtype, requires_grad=True)
+            weight.grad, optimiser = gradient, WarmAdamW({"x": weight}, rate=0.001)
+            optimiser.restore(state)
+        optimiser.step(step)
+    moved = sum(min(1.0, (step + 1) / WARM_UP) for step in range(100)) * 0.001
+    torch.testing.assert_close(
+        weight.double(), torch.full((3,), 1 - moved).double(), rtol=0, atol=torch.finfo(dtype).eps + 1e-5
+    )
+    assert weight.dtype == dtype
 
 
 @pytest.mark.slow

@@ -1,6 +1,7 @@
 """Medusa's heads are trained: laws that belong together, agreement that rises, exact resumption, a folder that drafts."""
 
 import json
+from collections import Counter
 from types import SimpleNamespace
 
 import pytest
@@ -10,6 +11,7 @@ from safetensors.torch import load_file
 from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
 from sdbench.prepare.trained import target_name
+from sdbench.train.medusa import MedusaTraining
 from tests.train.trainings import PAIR, finished, killed
 
 WORDS = ("prompts=4", "rows=20", "max_new_tokens=24", "steps=12", "heads=3")
@@ -79,11 +81,40 @@ def test_more_drafts_than_heads_are_refused(trained, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_in_the_same_heads(tmp_path):
-    words = [word if not word.startswith("steps=") else "steps=24" for word in WORDS]
+@pytest.mark.parametrize("once", [0, 1])
+def test_a_killed_training_ends_in_the_same_heads(once, tmp_path):
+    words = [*(word for word in WORDS if not word.startswith("steps=")), "steps=24", f"once={once}"]
     finished("medusa", *words, f"out={tmp_path / 'whole'}")
     killed("medusa", 22, *words, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn" / CARD).exists()
     finished("medusa", *words, f"out={tmp_path / 'torn'}")
     whole, torn = (load_file(tmp_path / name / WEIGHTS) for name in ("whole", "torn"))
     assert all(torch.equal(whole[name], torn[name]) for name in whole)
+
+
+@pytest.mark.parametrize(("once", "times"), [(0, 3), (1, 1)])
+def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch):
+    """12 steps of 4 prompts read 16 rows three times; the 4 others are held out, and answered once in any case."""
+    answered, read = Counter(), Counter()
+    sample, compute_states = MedusaTraining.sample, MedusaTraining.compute_states
+
+    def count_answers(self, keys, number):
+        answered.update(keys)
+        return sample(self, keys, number)
+
+    def count_states(self, texts):
+        read.update(tuple(prompt) for prompt, _ in texts)
+        return compute_states(self, texts)
+
+    monkeypatch.setattr(MedusaTraining, "sample", count_answers)
+    monkeypatch.setattr(MedusaTraining, "compute_states", count_states)
+    words = [*PAIR, *WORDS, "model.draft=null", f"once={once}", f"out={tmp_path / 'heads'}"]
+    assert main(["train", "medusa", *words]) == 0
+    assert sorted(answered.values()) == [1] * 4 + [times] * 16
+    assert len(read) == 20
+    assert max(read.values()) == 1 or not once
+
+
+def test_another_value_of_once_is_refused(capsys):
+    assert main(["train", "medusa", *PAIR, "once=2"]) == 2
+    assert "once must be 0 or 1, got 2" in capsys.readouterr().err
