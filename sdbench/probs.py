@@ -39,17 +39,22 @@ class Warp:
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
+    def used(self, logits: Tensor) -> Tensor:
+        """Return the logits [..., V] of the used ids, a view."""
+        return logits if self.vocab_size is None else logits[..., : self.vocab_size]
+
     def logits(self, logits: Tensor) -> Tensor:
         """Return un-tempered logits [..., V] of the used ids, in float32 or better."""
-        if self.vocab_size is not None and self.vocab_size < logits.shape[-1]:
-            logits = logits[..., : self.vocab_size]
+        logits = self.used(logits)
         return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
     def law(self, logits: Tensor) -> Tensor:
-        """Return the law [..., V] of `self.logits(…)`, or ids [...] at temperature 0: V where they are NaN (`has_nan_law`)."""
+        """Return the law [..., V] of a model's logits, or ids [...] at temperature 0: V where they are NaN (`has_nan_law`)."""
         if self.is_greedy:
+            logits = self.used(logits)  # without a copy in float32
             highest, ids = logits.max(-1)
             return ids.masked_fill(highest.isnan(), logits.shape[-1])
+        logits = self.logits(logits)
         if self.temperature != 1:
             logits = logits / self.temperature
         if self.top_k is not None and self.top_k < logits.shape[-1]:

@@ -106,7 +106,7 @@ def draw_tokens(
     kept: dict[str, list[Tensor]] = {name: [] for name in wanted}
     for plan, uniforms in zip(plans, u.unbind(1), strict=True):
         raw, hidden = forward(ids, plan)
-        logits = warp.logits(raw[:, 0])
+        logits = (warp.logits if "raw" in kept else warp.used)(raw[:, 0])
         q = warp.law(logits)
         token = q if warp.is_greedy else draw(q, uniforms)
         ids = clamp_nan_ids(token, logits.shape[-1])[:, None]

@@ -98,7 +98,7 @@ class UniversalDrafter(ForeignDrafter):
         return TextDrafter.block_of(blocks, lengths)
 
     def _choose(self, raw: Tensor, u: Tensor) -> tuple[Tensor, ...]:
-        token = self.warp.law(self.warp.logits(raw))
+        token = self.warp.law(raw)
         return clamp_nan_ids(token, self.warp.vocab_size or raw.shape[-1]), token
 
     def _end_at_special(self, ids: list[int]) -> WrittenDraft:

@@ -294,6 +294,6 @@ def _score(
     plan = target.plan(positions, cache, kv_length)
     with target.layer_states("layer_hidden" in wanted) as layer_states:
         raw, hidden = target.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, states))
-    logits = warp.logits(raw)
+    logits = warp.logits(raw) if "raw" in wanted else raw
     extra = {"raw": logits, "target_hidden": hidden, "layer_hidden": concatenate_states(layer_states)}
     return warp.law(logits), *(extra[name] for name in wanted)

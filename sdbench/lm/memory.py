@@ -65,14 +65,17 @@ def peak_bytes(
     wide = max(4, target.width)  # laws are float32, or float64 if the model is
     is_sampled = temperature > 0
     kept = wide * (is_sampled + keeps_logits)  # bytes per slot and id, from the draft to the verdict
-    logits = wide + (target.width if target.width < wide else 0)
-    warped = is_sampled * wide * (1 if temperature in (0, 1) else 2)
+    # Models give logits in their own precision. At temperature 0 their largest are found in it, if no rule reads logits;
+    # otherwise they are copied, and if no rule reads logits the copy is freed once it is divided by the temperature.
+    is_copied = target.width < wide and kept > 0
+    logits = target.width + wide * is_copied
+    warped = is_sampled * wide * (1 if temperature in (0, 1) or (is_copied and not keeps_logits) else 2)
     if is_sampled and top_p is not None and top_p < 1:
         warped += 4 * wide + 9  # a full sort: values, int64 ids, sums, the mask
     a_slot = num_rows * target.vocab_size
     held, judged = a_slot * num_draft * kept, a_slot * (num_draft + 1) * kept
     drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + warped)
-    judging = held + judged + wide * WORK
+    judging = held + judged + (wide * WORK if kept else 0)
     # A graph keeps its temporaries, and its results are copied.
     laws = drafting + scoring + judging if is_captured else max(drafting, held + scoring, judging)
     known = keeps_prompts * sum(min(KNOWN_BYTES, token * num_rows * length) for token in tokens)

@@ -93,8 +93,8 @@ class Distillation(Trainer[AnyDistillation]):
         position = torch.cat([torch.arange(len(text)) + len(prompt) - 1 for prompt, text in texts])
         warp = self.setup.decoder.warp
         with torch.no_grad():
-            p = warp.law(warp.logits(self.setup.pair.target(ids, use_cache=False).logits[row, position]))
-        q = warp.law(warp.logits(self.draft(ids, use_cache=False).logits[row, position]))
+            p = warp.law(self.setup.pair.target(ids, use_cache=False).logits[row, position])
+        q = warp.law(self.draft(ids, use_cache=False).logits[row, position])
         return LOSSES[self.recipe.loss](p, q).sum()
 
     def save(self) -> None:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from sdbench.card import write_trained
 from sdbench.draft.trained import TrainedDrafter
+from sdbench.prepare.progress import Bar
 from sdbench.train.distill import LOSSES
 from sdbench.train.drafter_recipes import StatesRecipe
 from sdbench.train.setup import group_by
@@ -93,23 +94,32 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
         """Return an answer to each training prompt. Their states are computed in fixed groups, so that a resumed training gets
         the same numbers.
         """
-        texts = self.sample(self.training_keys, 1)
+        with self.progress_bar("answers", self.training_keys) as bar:
+            texts = self.sample(self.training_keys, 1, bar)
         for group in group_by(texts, BATCH):
             self.states(group)
         return texts
 
-    def sample(self, keys: Sequence[str], number: int) -> list[Text]:
+    def progress_bar(self, title: str, keys: Sequence[str]) -> Bar:
+        return Bar(title, len(keys), longest=self.setup.task.max_new_tokens)
+
+    def sample(self, keys: Sequence[str], number: int, bar: Bar | None = None) -> list[Text]:
         """Return a prompt and the target's answer for each key; `number` selects the noise."""
         from sdbench.engine import Request
         from sdbench.verify import Exact
 
         decoder = self.setup.decoder
-        options = decoder.options("target", batch_size=decoder.batch_size, is_measured=False)
+        options = decoder.options("target", batch_size=decoder.batch_size, is_measured=False, watch=bar and bar.watch)
         options = replace(options, seed=self.recipe.seed * 1_000_003 + number)
         ids = [self.setup.prompts.ids[key] for key in keys]
         requests = [Request(index, 0, 0, key, 0) for index, key in enumerate(keys)]
         stream = decoder.engine.stream(ids, [Exact()], requests, options, None, role="target")
-        return list(zip(ids, [list(g.tokens) for g in sorted(stream, key=lambda g: g.request)], strict=True))
+        answers: dict[int, list[int]] = {}
+        for generation in stream:
+            answers[generation.request] = list(generation.tokens)
+            if bar is not None:
+                bar.add(tokens=len(generation.tokens))
+        return [(prompt, answers[number]) for number, prompt in enumerate(ids)]
 
     def states(self, texts: Sequence[Text]) -> list[Tensor]:
         """Return the target's states [L,d] of each text, or [L,3d] with the states of two other layers first. With recipe.once
@@ -133,8 +143,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
 
     def law(self, states: Tensor) -> Tensor:
         """Return the distributions [...,V] that the target's head gives for states [...,d]."""
-        warp = self.setup.decoder.warp
-        return warp.law(warp.logits(self.target.read_out(states)))
+        return self.setup.decoder.warp.law(self.target.read_out(states))
 
     @property
     def training_keys(self) -> list[str]:
@@ -147,7 +156,9 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
 
     @cached_property
     def held_out(self) -> list[Text]:
-        return self.sample(list(self.setup.prompts.ids)[-max(self.num_held_out, 1) :], 0)
+        keys = list(self.setup.prompts.ids)[-max(self.num_held_out, 1) :]
+        with self.progress_bar("held-out answers", keys) as bar:
+            return self.sample(keys, 0, bar)
 
     @torch.no_grad()
     def agreement(self) -> list[float]:

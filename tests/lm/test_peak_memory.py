@@ -70,10 +70,10 @@ def test_the_peak_is_within_15_per_cent(temperature, top_p, rule, dtype):
 def test_the_peak_of_an_8b_and_of_a_70b():
     """Llama 3 with its 1B draft in bfloat16: 32 rows of 2,048 tokens, K = 5, without a rule that reads logits."""
     draft = ModelShape(2.47e9, 2 * 16 * 8 * 64 * 2, 128_256, 2)
-    for weights, layers, wanted in ((16.06e9, 32, 29.79), (141.1e9, 80, 168.16)):
+    for weights, layers, wanted in ((16.06e9, 32, 29.69), (141.1e9, 80, 168.06)):
         target = ModelShape(weights, 2 * layers * 8 * 128 * 2, 128_256, 2)
         need = peak_bytes(target, draft, num_rows=32, length=2048, num_draft=5)
-        assert need.laws == 32 * 6 * 128_256 * (2 + 4)  # logits as they come, and in float32
+        assert need.laws == 32 * 6 * 128_256 * 2  # logits as they come
         slots = 32 * 2055 + 2048
         assert need.cache == slots * (target.token + draft.token)
         assert need.total / 1e9 == pytest.approx(wanted, rel=0.001)

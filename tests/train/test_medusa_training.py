@@ -93,14 +93,14 @@ def test_a_killed_training_ends_in_the_same_heads(once, tmp_path):
 
 
 @pytest.mark.parametrize(("once", "times"), [(0, 3), (1, 1)])
-def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch):
+def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch, capsys):
     """12 steps of 4 prompts read 16 rows three times; the 4 others are held out, and answered once in any case."""
     answered, read = Counter(), Counter()
     sample, compute_states = MedusaTraining.sample, MedusaTraining.compute_states
 
-    def count_answers(self, keys, number):
+    def count_answers(self, keys, *rest):
         answered.update(keys)
-        return sample(self, keys, number)
+        return sample(self, keys, *rest)
 
     def count_states(self, texts):
         read.update(tuple(prompt) for prompt, _ in texts)
@@ -113,6 +113,8 @@ def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch)
     assert sorted(answered.values()) == [1] * 4 + [times] * 16
     assert len(read) == 20
     assert max(read.values()) == 1 or not once
+    titles = [line.partition(" in ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert titles == [*["answers: 16/16"] * once, "held-out answers: 4/4"]
 
 
 def test_another_value_of_once_is_refused(capsys):
