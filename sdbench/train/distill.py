@@ -10,7 +10,6 @@ does not vanish where that of TV is small.
 import copy
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -18,6 +17,7 @@ import torch
 from torch import Tensor
 
 from sdbench.files import replace_on_success
+from sdbench.train.answers import Answers, Text
 from sdbench.train.recipes import DistillationRecipe, PrunedRecipe
 from sdbench.train.setup import group_by
 from sdbench.train.trainer import Trainer, WarmAdamW
@@ -48,6 +48,7 @@ class Distillation(Trainer[AnyDistillation]):
         stored = getattr(self.setup.pair_info.configs[self.role], "dtype", None) or torch.float32
         self.dtype = stored if isinstance(stored, torch.dtype) else getattr(torch, str(stored))
         self.draft.requires_grad_(True)
+        self.answers = Answers(self.setup, self.role, self.recipe.seed)
         self.optimiser = WarmAdamW(dict(self.draft.named_parameters()), self.recipe.rate)
 
     def first_draft(self) -> Any:
@@ -63,26 +64,18 @@ class Distillation(Trainer[AnyDistillation]):
         return f"{self.recipe.loss} {self.rows[-1]:.4f}"
 
     def step(self, step: int) -> float:
-        from sdbench.engine import Request
-        from sdbench.verify import Exact
-
-        recipe, decoder = self.recipe, self.setup.decoder
-        keys = self.setup.keys_of(step, recipe.prompts)
-        ids = [self.setup.prompts.ids[key] for key in keys]
-        options = decoder.options(self.role, batch_size=decoder.batch_size, is_measured=False)
-        options = replace(options, seed=recipe.seed * 1_000_003 + step)
-        requests = [Request(number, 0, 0, key, 0) for number, key in enumerate(keys)]
-        stream = decoder.engine.stream(ids, [Exact()], requests, options, None, role=self.role)
-        texts = [list(g.tokens) for g in sorted(stream, key=lambda g: g.request)]
-        count, total = sum(map(len, texts)), 0.0
-        for group in group_by(list(zip(ids, texts, strict=True)), BATCH):
+        recipe = self.recipe
+        once = bool(getattr(recipe, "once", False))  # a draft's own answers change as it is trained
+        texts = self.answers.of_step(list(self.setup.prompts.ids), step, recipe.prompts, once=once)
+        count, total = sum(len(text) for _, text in texts), 0.0
+        for group in group_by(texts, BATCH):
             loss = self._loss(group) / count
             loss.backward()
             total += float(loss.detach())
         self.optimiser.step(step)
         return total
 
-    def _loss(self, texts: Sequence[tuple[list[int], list[int]]]) -> Tensor:
+    def _loss(self, texts: Sequence[Text]) -> Tensor:
         """Return the loss summed over all tokens of these (prompt, text) pairs."""
         ids = torch.zeros(
             len(texts), max(len(p) + len(t) for p, t in texts), dtype=torch.long, device=self.draft.device

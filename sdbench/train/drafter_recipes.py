@@ -4,14 +4,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdbench.config import ConfigError
-from sdbench.train.recipes import DistillationRecipe, option
+from sdbench.train.recipes import TargetsAnswersRecipe, option
 
 
 @dataclass(frozen=True)
-class StatesRecipe(DistillationRecipe):
-    """The options that all drafters on the target's states share; `drafter` is the name of one."""
-
-    needs_draft = False
+class StatesRecipe(TargetsAnswersRecipe):
+    """The options that all drafters on the target's states share; `drafter` is the name of one. With `once` the states of
+    all answers stay in memory.
+    """
 
     def __init_subclass__(cls, drafter: str) -> None:
         cls.folder, cls.usage = f"drafters/{drafter}/MODEL-TASK", f"drafter={drafter} drafter.head=FOLDER"
@@ -20,12 +20,6 @@ class StatesRecipe(DistillationRecipe):
     prompts: int = option(16, "prompts of a step, each answered once", 1)
     rate: float = option(0.01, "learning rate", 1e-9)
     rows: int = option(2000, "rows of the train split, read repeatedly; the last are held out", 1)
-    once: int = option(0, "1: rows are answered once, and states stay in memory; 0: again each time")
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.once not in (0, 1):
-            raise ValueError(f"once must be 0 or 1, got {self.once}")
 
 
 @dataclass(frozen=True)
@@ -52,7 +46,7 @@ class MTPRecipe(StatesRecipe, drafter="mtp"):
     prompts: int = option(8, "prompts of a step", 1)
     rate: float = option(0.002, "learning rate", 1e-9)
     rows: int = option(640, "rows of the train split, read repeatedly; the last are held out", 1)
-    once: int = option(1, "1: rows are answered once, and states stay in memory; 0: again each time")
+    once: int = option(1, "1: rows are answered once, then read repeatedly; 0: answered each time")
 
 
 @dataclass(frozen=True)
@@ -87,7 +81,7 @@ class BlockRecipe(StatesRecipe, drafter="block"):
     prompts: int = option(8, "prompts of a step", 1)
     rate: float = option(0.002, "learning rate", 1e-9)
     rows: int = option(640, "rows of the train split, read repeatedly; the last are held out", 1)
-    once: int = option(1, "1: rows are answered once, and states stay in memory; 0: again each time")
+    once: int = option(1, "1: rows are answered once, then read repeatedly; 0: answered each time")
 
     def refuse_target(self, config: Any) -> None:
         count = config.num_hidden_layers

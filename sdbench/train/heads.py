@@ -6,7 +6,6 @@ accepted if those before it were.
 
 from abc import abstractmethod
 from collections.abc import Hashable, Iterator, Sequence
-from dataclasses import replace
 from functools import cached_property
 from typing import Any, ClassVar, TypeVar
 
@@ -15,7 +14,7 @@ from torch import Tensor
 
 from sdbench.card import write_trained
 from sdbench.draft.trained import TrainedDrafter
-from sdbench.prepare.progress import Bar
+from sdbench.train.answers import Answers, Text
 from sdbench.train.distill import LOSSES
 from sdbench.train.drafter_recipes import StatesRecipe
 from sdbench.train.setup import group_by
@@ -23,7 +22,6 @@ from sdbench.train.trainer import Trainer, WarmAdamW
 
 HELD_OUT = 32  # rows, at most a fifth of all
 BATCH = 8  # texts per forward pass
-Text = tuple[list[int], list[int]]  # a prompt and the target's answer
 AnyStatesRecipe = TypeVar("AnyStatesRecipe", bound=StatesRecipe)
 
 
@@ -37,6 +35,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
     def __post_init__(self) -> None:
         self.target = self.setup.decoder.engine.target
         self.target.model.requires_grad_(False)
+        self.answers = Answers(self.setup, "target", self.recipe.seed)
         self.stored: dict[Hashable, Tensor] = {}  # the target's states of each text, with recipe.once
         weights = self.initial_weights()
         self.weights = {name: x.to(self.target.device).requires_grad_(True) for name, x in weights.items()}
@@ -82,44 +81,12 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
                 yield self.recipe.discount**k * LOSSES[self.recipe.loss](p, q).sum()
 
     def texts(self, step: int) -> Sequence[Text]:
-        """Return the texts of a step: answers written for it, or with recipe.once those that were written at the start."""
-        keys, count = self.training_keys, self.recipe.prompts
-        rows = [(step * count + i) % len(keys) for i in range(count)]
-        if self.recipe.once:
-            return [self.answers[row] for row in rows]
-        return self.sample([keys[row] for row in rows], step + 1)
-
-    @cached_property
-    def answers(self) -> list[Text]:
-        """Return an answer to each training prompt. Their states are computed in fixed groups, so that a resumed training gets
-        the same numbers.
-        """
-        with self.progress_bar("answers", self.training_keys) as bar:
-            texts = self.sample(self.training_keys, 1, bar)
-        for group in group_by(texts, BATCH):
-            self.states(group)
+        recipe = self.recipe
+        texts = self.answers.of_step(self.training_keys, step, recipe.prompts, once=bool(recipe.once), first=1)
+        if not self.stored:  # states are computed in fixed groups, so that a resumed training gets the same numbers
+            for group in group_by(self.answers.kept, BATCH):
+                self.states(group)
         return texts
-
-    def progress_bar(self, title: str, keys: Sequence[str]) -> Bar:
-        return Bar(title, len(keys), longest=self.setup.task.max_new_tokens)
-
-    def sample(self, keys: Sequence[str], number: int, bar: Bar | None = None) -> list[Text]:
-        """Return a prompt and the target's answer for each key; `number` selects the noise."""
-        from sdbench.engine import Request
-        from sdbench.verify import Exact
-
-        decoder = self.setup.decoder
-        options = decoder.options("target", batch_size=decoder.batch_size, is_measured=False, watch=bar and bar.watch)
-        options = replace(options, seed=self.recipe.seed * 1_000_003 + number)
-        ids = [self.setup.prompts.ids[key] for key in keys]
-        requests = [Request(index, 0, 0, key, 0) for index, key in enumerate(keys)]
-        stream = decoder.engine.stream(ids, [Exact()], requests, options, None, role="target")
-        answers: dict[int, list[int]] = {}
-        for generation in stream:
-            answers[generation.request] = list(generation.tokens)
-            if bar is not None:
-                bar.add(tokens=len(generation.tokens))
-        return [(prompt, answers[number]) for number, prompt in enumerate(ids)]
 
     def states(self, texts: Sequence[Text]) -> list[Tensor]:
         """Return the target's states [L,d] of each text, or [L,3d] with the states of two other layers first. With recipe.once
@@ -157,8 +124,7 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
     @cached_property
     def held_out(self) -> list[Text]:
         keys = list(self.setup.prompts.ids)[-max(self.num_held_out, 1) :]
-        with self.progress_bar("held-out answers", keys) as bar:
-            return self.sample(keys, 0, bar)
+        return self.answers.sample(keys, 0, "held-out answers")
 
     @torch.no_grad()
     def agreement(self) -> list[float]:

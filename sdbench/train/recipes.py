@@ -171,12 +171,25 @@ class DraftRecipe(DistillationRecipe):
 
 
 @dataclass(frozen=True)
-class PrunedRecipe(DistillationRecipe):
+class TargetsAnswersRecipe(DistillationRecipe):
+    """The options that all trainings share which read the target's own answers."""
+
+    needs_draft = False
+
+    once: int = option(0, "1: rows are answered once, then read repeatedly; 0: answered each time")
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.once not in (0, 1):
+            raise ValueError(f"once must be 0 or 1, got {self.once}")
+
+
+@dataclass(frozen=True)
+class PrunedRecipe(TargetsAnswersRecipe):
     """The options of training a pruned target, which lacks some layers, towards the whole target."""
 
     version = "1"
     is_model = True
-    needs_draft = False
     about = "leave layers out of the target as drafter=pruned does, and distil the rest towards the target on its own answers"
     folder = "drafts/MODEL-TASK-pruned"
     usage = "model.draft=FOLDER"

@@ -31,6 +31,7 @@ class Steps:
     before_s: float = 0.0  # seconds of training before the checkpoint
     num_run: int = 0
     began: float = field(default_factory=time.monotonic)
+    settled: float = 0.0  # when the first step ended, which may prepare what all steps read
 
     def resume(self, device: str = "cpu") -> dict[str, Any] | None:
         """Return the state in the checkpoint, or None if there is none; raise ConfigError if it belongs to another training."""
@@ -57,6 +58,7 @@ class Steps:
             )
         for step in range(self.first, last):
             yield step
+            self.settled = self.settled or time.monotonic()
             self.num_run += 1
             if self.is_due(step, last):
                 self._store(state(), step + 1)
@@ -72,7 +74,8 @@ class Steps:
     def report(self, step: int, text_of: Callable[[], str]) -> None:
         """Print a line of progress if one is due."""
         if self.is_first and ((step + 1) % self.report_every == 0 or step + 1 == self.count):
-            step_s = (time.monotonic() - self.began) / (self.num_run + 1)
+            since, count = (self.settled, self.num_run) if self.num_run else (self.began, 1)
+            step_s = (time.monotonic() - since) / count
             left = step_s * (self.count - step - 1) / 60
             progress = f"{self.name} step {step + 1}/{self.count} {text_of()}"
             print(f"{progress} {step_s * 1e3:.0f} ms/step {left:.1f} min left", flush=True)

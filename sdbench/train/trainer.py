@@ -30,6 +30,7 @@ class Trainer(ABC, Generic[Recipe]):
     out: Path
     rows: list[Any] = field(default_factory=list)  # what each step returned
     optimiser: Any = field(default=None, init=False)  # a WarmAdamW, where weights are trained by gradients
+    answers: Any = field(default=None, init=False)  # an Answers, where a step reads texts that a model samples
 
     def __post_init__(self) -> None:
         """Build the weights to train, before the first step."""
@@ -51,13 +52,15 @@ class Trainer(ABC, Generic[Recipe]):
 
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint stores."""
-        return {"rows": self.rows, **(self.optimiser.state() if self.optimiser else {})}
+        parts = [part.state() for part in (self.optimiser, self.answers) if part]
+        return {"rows": self.rows} | {name: value for part in parts for name, value in part.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
         self.rows = state["rows"]
-        if self.optimiser:
-            self.optimiser.restore(state)
+        for part in (self.optimiser, self.answers):
+            if part:
+                part.restore(state)
 
     @abstractmethod
     def step(self, step: int) -> Any:

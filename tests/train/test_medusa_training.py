@@ -11,6 +11,7 @@ from safetensors.torch import load_file
 from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
 from sdbench.prepare.trained import target_name
+from sdbench.train.answers import Answers
 from sdbench.train.medusa import MedusaTraining
 from tests.train.trainings import PAIR, finished, killed
 
@@ -96,7 +97,7 @@ def test_a_killed_training_ends_in_the_same_heads(once, tmp_path):
 def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch, capsys):
     """12 steps of 4 prompts read 16 rows three times; the 4 others are held out, and answered once in any case."""
     answered, read = Counter(), Counter()
-    sample, compute_states = MedusaTraining.sample, MedusaTraining.compute_states
+    sample, compute_states = Answers.sample, MedusaTraining.compute_states
 
     def count_answers(self, keys, *rest):
         answered.update(keys)
@@ -106,7 +107,7 @@ def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch,
         read.update(tuple(prompt) for prompt, _ in texts)
         return compute_states(self, texts)
 
-    monkeypatch.setattr(MedusaTraining, "sample", count_answers)
+    monkeypatch.setattr(Answers, "sample", count_answers)
     monkeypatch.setattr(MedusaTraining, "compute_states", count_states)
     words = [*PAIR, *WORDS, "model.draft=null", f"once={once}", f"out={tmp_path / 'heads'}"]
     assert main(["train", "medusa", *words]) == 0
