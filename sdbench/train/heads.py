@@ -13,7 +13,9 @@ import torch
 from torch import Tensor
 
 from sdbench.card import write_trained
+from sdbench.config import ConfigError
 from sdbench.draft.trained import TrainedDrafter
+from sdbench.lm.load import free_bytes
 from sdbench.train.answers import Answers, Text
 from sdbench.train.distill import LOSSES
 from sdbench.train.drafter_recipes import StatesRecipe
@@ -82,11 +84,28 @@ class StatesTraining(Trainer[AnyStatesRecipe]):
 
     def texts(self, step: int) -> Sequence[Text]:
         recipe = self.recipe
+        if recipe.once and not self.stored:
+            self.check_memory()
         texts = self.answers.of_step(self.training_keys, step, recipe.prompts, once=bool(recipe.once), first=1)
         if not self.stored:  # states are computed in fixed groups, so that a resumed training gets the same numbers
             for group in group_by(self.answers.kept, BATCH):
                 self.states(group)
         return texts
+
+    def check_memory(self) -> None:
+        """Print how much memory the states of all texts take; raise ConfigError if less is free."""
+        ids, keys = self.setup.prompts.ids, self.training_keys
+        tokens = sum(len(ids[key]) for key in keys) + len(keys) * self.setup.task.max_new_tokens
+        layers = 3 if "layer_hidden" in self.state_needs else 1
+        need = tokens * layers * self.target.config.hidden_size * self.target.dtype.itemsize
+        free = free_bytes(str(self.target.device))
+        size = f"{need / 2**30:.2f} GiB of memory"
+        if free is not None and need > free:
+            raise ConfigError(
+                f"the target's states of {len(keys)} answers take up to {size}, and {free / 2**30:.2f} GiB are free: "
+                "give fewer rows=, or once=0, which computes them again at each step"
+            )
+        print(f"{self.name}: the target's states of {len(keys)} answers take up to {size}", flush=True)
 
     def states(self, texts: Sequence[Text]) -> list[Tensor]:
         """Return the target's states [L,d] of each text, or [L,3d] with the states of two other layers first. With recipe.once
