@@ -3,14 +3,17 @@
 One folder of records holds them all, so that their baselines are decoded once.
 """
 
+import json
 import re
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
+from pathlib import Path
 
 import pandas as pd
 
 from sdbench.metrics.cells import table_of
+from sdbench.prepare.distilled import DRAFT_CARD
 from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
@@ -61,8 +64,7 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
     """Yield each part that the records hold, by the folder it goes to."""
     cells = table_of(results.cells)
     cells = cells[cells.index.isin(results.generations["cell"])]
-    model = results.config.get("model")
-    is_single = isinstance(model, dict) and model.get("target") == model.get("draft")
+    has_own_draft = own_draft(results) is not None
     seen: set[str] = set()
     for _, sweep in cells.groupby("sweep", sort=True):
         first = sweep.iloc[0]
@@ -71,7 +73,7 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
         stem += f"-T{first['temperature']:g}" if first["temperature"] > 0 else ""
         for part, choose in CHOICES.items():
             keys = choose(sweep)
-            if not keys or (is_single and part != "drafters"):
+            if not keys or (has_own_draft and part != "drafters"):
                 continue
             name = f"{stem}-{part}" if part else stem
             if name in seen:
@@ -80,6 +82,20 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
                 )
             seen.add(name)
             yield RealFolder.of(name), select(results, keys, is_shared=part == "drafters")
+
+
+def own_draft(results: Results) -> str | None:
+    """Return what a draft is that was made of the target; None for a draft that was trained from the start."""
+    model = results.config.get("model")
+    if not isinstance(model, dict) or not model.get("draft"):
+        return None
+    if model["target"] == model["draft"]:
+        return f"itself ({model.get('draft_quantization')})"
+    card = Path(model["draft"], DRAFT_CARD)
+    if not card.is_file():
+        return None
+    layers = json.loads(card.read_text(encoding="utf-8")).get("keep_layers")
+    return f"healed ({layers} layers)" if layers else None
 
 
 def select(results: Results, keys: list[str], *, is_shared: bool) -> Results:

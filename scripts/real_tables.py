@@ -23,7 +23,7 @@ from matplotlib.figure import Figure
 
 import sdbench
 from scripts.drafter_tables import draw_ranks, orders_of
-from scripts.real_parts import NUM_DRAFT, RealFolder, divide
+from scripts.real_parts import NUM_DRAFT, RealFolder, divide, own_draft
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics.columns import estimate_of, spread
 from sdbench.metrics.export import metrics_of, metrics_table, write_scores
@@ -86,9 +86,8 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
     """Write one folder of results/real."""
     summary = summarise(results)
     folder.mkdir(parents=True, exist_ok=True)
-    model = results.config.get("model") or {}
-    if place.part == "drafters" and isinstance(model, dict) and model.get("target") == model.get("draft"):
-        summary["drafter"] = summary["drafter"].replace("model", f"itself ({model.get('draft_quantization')})")
+    if place.part == "drafters" and (own := own_draft(results)):
+        summary["drafter"] = summary["drafter"].replace("model", own)
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)
     scores = metrics_table(results, metrics_of(results))

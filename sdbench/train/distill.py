@@ -84,10 +84,11 @@ class Distillation(Trainer[AnyDistillation]):
             ids[row, : len(prompt) + len(text)] = torch.tensor([*prompt, *text])
         row = torch.cat([torch.full((len(text),), i) for i, (_, text) in enumerate(texts)])
         position = torch.cat([torch.arange(len(text)) + len(prompt) - 1 for prompt, text in texts])
-        warp = self.setup.decoder.warp
+        warp, first = self.setup.decoder.warp, int(position.min())  # logits of most prompts are not computed
+        options = {"use_cache": False, "logits_to_keep": ids.shape[1] - first}
         with torch.no_grad():
-            p = warp.law(self.setup.pair.target(ids, use_cache=False).logits[row, position])
-        q = warp.law(self.draft(ids, use_cache=False).logits[row, position])
+            p = warp.law(self.setup.pair.target(ids, **options).logits[row, position - first])
+        q = warp.law(self.draft(ids, **options).logits[row, position - first])
         return LOSSES[self.recipe.loss](p, q).sum()
 
     def save(self) -> None:

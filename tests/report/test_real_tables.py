@@ -1,5 +1,6 @@
 """scripts/real_tables.py: the parts of a run's records, each with its own examples, and tables from the committed files alone."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -8,7 +9,8 @@ import pytest
 
 import sdbench
 from scripts import real_tables
-from scripts.real_parts import PAIR, RealFolder, divide
+from scripts.real_parts import PAIR, RealFolder, divide, own_draft
+from sdbench.prepare.distilled import DRAFT_CARD
 from tests.records.synthetic import write_synthetic
 
 COMMITTED = Path(__file__).parents[2] / "results/real"
@@ -73,6 +75,30 @@ def test_drafters_are_compared_on_the_examples_that_all_have(tmp_path):
         line for line in (tmp_path / "out/README.md").read_text().splitlines() if "| humaneval, T = 0 |" in line
     )
     assert {"model", "lookup"} == set(order.split("|")[2].strip().split(" > "))
+
+
+def test_a_draft_made_of_the_target_stands_among_the_drafters_only(tmp_path):
+    """A target in int8, or some of its layers, healed: the folder shows drafters, and says what "model" was."""
+    run = run_of(tmp_path / "run", ws=(0.7,), drafters=("model", "lookup"), temperature=0.0, n=60)
+    for name, draft, card, label in (
+        ("int8", "a/b", None, "itself (int8)"),
+        ("healed", tmp_path / "healed", {"keep_layers": 6}, "healed (6 layers)"),
+        ("distilled", tmp_path / "distilled", {"loss": "tv"}, None),
+    ):
+        results = sdbench.read(run)
+        if card:
+            draft.mkdir()
+            (draft / DRAFT_CARD).write_text(json.dumps(card))
+        results.config["model"] = {"target": "a/b", "draft": str(draft), "draft_quantization": "int8"}
+        assert own_draft(results) == label
+        parts = list(divide(results))
+        if label is None:
+            assert [place.name for place, _ in parts] == ["humaneval", "humaneval-drafters"]
+            continue
+        ((place, part),) = parts
+        real_tables.write_part(place, part, tmp_path / name / place.name)
+        drafters = pd.read_csv(tmp_path / name / place.name / "summary.csv")["drafter"]
+        assert set(drafters) == {label, "lookup"}
 
 
 def test_a_sampled_run_is_a_table_of_its_own(tmp_path):
