@@ -32,7 +32,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval
 from sdbench.records import Results
 from sdbench.report.figures.marks import key, legend_below
-from sdbench.report.figures.style import CYCLE, MARKS, PAGE, SMALL, house_style, panels, save, settle
+from sdbench.report.figures.style import CYCLE, MARKS, PAGE, house_style, panels, save, settle
 from sdbench.words import exit_on_mistake, parse_words
 
 DEFAULTS = {
@@ -66,6 +66,7 @@ COLUMNS = ["task", "temperature", "drafter", "verifier", "n", "num_timed"]
 COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")] + ["draft_ms", "draft_price", "cell"]
 RULES = ("lossless", "ensemble", "typical")
 LABELS = ("lossless", "w = 0.7", "typical")
+PANELS = 3  # in a row of the figure
 MARKER = "<!-- written by `python scripts/drafter_tables.py` from here on -->"
 HEAD = [
     "drafter",
@@ -202,13 +203,14 @@ def draw_ranks(summary: pd.DataFrame) -> Figure:
     """Draw a panel for each run: each drafter as a line over the rules. Lines cross where leniency ranks drafters differently."""
     measure, label = measure_of(summary)
     tasks, temperatures = (list(dict.fromkeys(summary[name])) for name in ("task", "temperature"))
-    figure, axes = panels(len(tasks), len(temperatures), width=PAGE, height=2.1, sharex=True)
+    slots = [(temperature, task) for temperature in temperatures for task in tasks]
+    columns = min(len(tasks), PANELS)
+    figure, axes = panels(columns, -(-len(slots) // columns), width=PAGE, height=2.2, sharex=True)
     turns = [(CYCLE[i % len(CYCLE)], MARKS[(i + i // len(CYCLE)) % len(MARKS)]) for i in range(len(CYCLE) * len(MARKS))]
     looks = dict(zip(dict.fromkeys(summary["drafter"]), turns, strict=False))
-    slots = [(temperature, task) for temperature in temperatures for task in tasks]
-    for axis, (temperature, task) in zip(axes, slots, strict=True):
+    for axis, (temperature, task) in zip(axes, slots, strict=False):
         run = summary[(summary["task"] == task) & (summary["temperature"] == temperature)]
-        axis.set_title(f"{task}, T = {temperature:g}" if len(run) else f"{task}, T = {temperature:g}: not run")
+        axis.set_title(f"{task}\nT = {temperature:g}, " + (f"n = {run['n'].min():g}" if len(run) else "not run"))
         for number, (drafter, rows) in enumerate(run.groupby("drafter", sort=False)):
             colour, mark = looks[str(drafter)]
             rows = rows.set_index("verifier").reindex(RULES)
@@ -216,9 +218,11 @@ def draw_ranks(summary: pd.DataFrame) -> Figure:
             axis.plot(x, rows[measure], f"{mark}-", color=colour, markersize=4, linewidth=1)
             axis.vlines(x, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, linewidth=0.8)
         axis.set_xticks(range(len(RULES)), LABELS)
-        if len(run):
-            axis.set_title(f"n = {run['n'].min():g}", loc="right", fontsize=SMALL)
-    for axis in axes[:: len(tasks)]:
+    for axis in axes[len(slots) :]:
+        axis.set_visible(False)
+    for axis in axes[len(slots) - columns : len(slots)]:
+        axis.tick_params(labelbottom=True)
+    for axis in axes[::columns]:
         axis.set_ylabel(label)
     legend_below(figure, [key(name, colour, mark) for name, (colour, mark) in looks.items()], -(-len(looks) // 2))
     settle(figure)
