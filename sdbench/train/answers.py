@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
 from sdbench.prepare.progress import Bar
-from sdbench.train.setup import TrainingSetup
+from sdbench.train.setup import TrainingSetup, rows_of
 
 Text: TypeAlias = tuple[list[int], list[int]]  # a prompt and the answer
 
@@ -24,7 +24,7 @@ class Answers:
 
         once: with the answers that were written for the first step. Otherwise they are sample number `first` + `step`.
         """
-        rows = [(step * count + i) % len(keys) for i in range(count)]
+        rows = rows_of(step, count, len(keys))
         if not once:
             return self.sample([keys[row] for row in rows], first + step)
         if not self.kept:
@@ -36,7 +36,7 @@ class Answers:
         return {"answers": self.kept}
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        self.kept = state["answers"]
+        self.kept = state.get("answers", [])  # checkpoints of older versions have none: the same are sampled again
 
     def sample(self, keys: Sequence[str], number: int, title: str = "") -> list[Text]:
         """Return a prompt with an answer for each key, with a progress bar if it has a title."""

@@ -126,7 +126,7 @@ class TrainingSetup:
     def keys_of(self, step: int, count: int) -> list[str]:
         """Return the examples of a step; each is used once before any is used again."""
         known = list(self.prompts.ids)
-        return [known[(step * count + i) % len(known)] for i in range(count)]
+        return [known[row] for row in rows_of(step, count, len(known))]
 
     def roll_out(
         self, keys: Sequence[str], rules: Sequence[Any], samples: int, seed: int, features: Sequence[str]
@@ -183,6 +183,11 @@ def reward_of(task: DataTask, name: str | None) -> Metric:
             return metric
     advice = f"use reward={'' if len(usable) == 1 else ' with one of '}{names}" if usable else "choose another task"
     raise ConfigError(f"reward={wanted} of task={task.name} is not a bounded score of a single text; {advice}")
+
+
+def rows_of(step: int, count: int, total: int) -> list[int]:
+    """Return the `count` rows of a step out of `total`; each is read once before any is read again."""
+    return [(step * count + i) % total for i in range(count)]
 
 
 def group_by(rollouts: Sequence[T], size: int) -> Iterator[Sequence[T]]:

@@ -126,6 +126,19 @@ def test_states_that_do_not_fit_into_memory_are_refused(tmp_path, monkeypatch, c
     assert "give fewer rows=, or once=0, which computes them again at each step" in capsys.readouterr().err
 
 
+def test_a_checkpoint_without_answers_resumes_and_samples_the_same_again(tmp_path):
+    words = [*PAIR, *(word for word in WORDS if "steps" not in word), "once=1"]
+    assert main(["train", "medusa", *words, "steps=6", f"out={tmp_path / 'whole'}"]) == 0
+    assert main(["train", "medusa", *words, "steps=3", f"out={tmp_path / 'old'}"]) == 0
+    checkpoint = tmp_path / "old/medusa.ckpt"
+    state = torch.load(checkpoint, weights_only=True)
+    assert len(state.pop("answers")) == 16
+    torch.save(state, checkpoint)
+    assert main(["train", "medusa", *words, "steps=6", f"out={tmp_path / 'old'}"]) == 0
+    whole, old = (load_file(tmp_path / name / WEIGHTS) for name in ("whole", "old"))
+    assert all(torch.equal(whole[name], old[name]) for name in whole)
+
+
 def test_another_value_of_once_is_refused(capsys):
     assert main(["train", "medusa", *PAIR, "once=2"]) == 2
     assert "once must be 0 or 1, got 2" in capsys.readouterr().err
