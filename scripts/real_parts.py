@@ -3,17 +3,14 @@
 One folder of records holds them all, so that their baselines are decoded once.
 """
 
-import json
 import re
 from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass
-from pathlib import Path
 
 import pandas as pd
 
 from sdbench.metrics.cells import table_of
-from sdbench.prepare.distilled import DRAFT_CARD
 from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
@@ -91,11 +88,9 @@ def own_draft(results: Results) -> str | None:
         return None
     if model["target"] == model["draft"]:
         return f"itself ({model.get('draft_quantization')})"
-    card = Path(model["draft"], DRAFT_CARD)
-    if not card.is_file():
-        return None
-    layers = json.loads(card.read_text(encoding="utf-8")).get("keep_layers")
-    return f"healed ({layers} layers)" if layers else None
+    cards = [content.get("distilled") or {} for content in results.cells["content"] if content]
+    layers = {card["keep_layers"] for card in cards if "keep_layers" in card}
+    return f"healed ({layers.pop()} layers)" if layers else None
 
 
 def select(results: Results, keys: list[str], *, is_shared: bool) -> Results:

@@ -8,6 +8,7 @@ from sdbench.config import ConfigError
 
 DRAFT_CARD = "distilled.json"
 IN_RECORDS = ("model", "task", "temperature", "loss", "steps", "seed")
+OF_SOME = ("keep_layers",)  # of a draft that was made of the target's layers
 
 
 def distillation_of(folder: Path) -> dict[str, Any] | None:
@@ -17,6 +18,7 @@ def distillation_of(folder: Path) -> dict[str, Any] | None:
         return None
     try:
         card = json.loads(path.read_text(encoding="utf-8"))
-        return {**{name: card[name] for name in IN_RECORDS}, "target": card["checkpoints"]["target"]}
+        held = IN_RECORDS + tuple(name for name in OF_SOME if name in card)
+        return {**{name: card[name] for name in held}, "target": card["checkpoints"]["target"]}
     except (ValueError, KeyError, TypeError) as error:
         raise ConfigError(f"{path} is damaged ({type(error).__name__}: {error}): distil the draft again") from None

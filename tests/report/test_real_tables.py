@@ -1,6 +1,5 @@
 """scripts/real_tables.py: the parts of a run's records, each with its own examples, and tables from the committed files alone."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 import sdbench
 from scripts import real_tables
 from scripts.real_parts import PAIR, RealFolder, divide, own_draft
-from sdbench.prepare.distilled import DRAFT_CARD
 from tests.records.synthetic import write_synthetic
 
 COMMITTED = Path(__file__).parents[2] / "results/real"
@@ -81,15 +79,13 @@ def test_a_draft_made_of_the_target_stands_among_the_drafters_only(tmp_path):
     """A target in int8, or some of its layers, healed: the folder shows drafters, and says what "model" was."""
     run = run_of(tmp_path / "run", ws=(0.7,), drafters=("model", "lookup"), temperature=0.0, n=60)
     for name, draft, card, label in (
-        ("int8", "a/b", None, "itself (int8)"),
-        ("healed", tmp_path / "healed", {"keep_layers": 6}, "healed (6 layers)"),
-        ("distilled", tmp_path / "distilled", {"loss": "tv"}, None),
+        ("int8", "a/b", {}, "itself (int8)"),
+        ("healed", "a/healed", {"distilled": {"loss": "forward_kl", "keep_layers": 6}}, "healed (6 layers)"),
+        ("distilled", "a/distilled", {"distilled": {"loss": "tv"}}, None),
     ):
         results = sdbench.read(run)
-        if card:
-            draft.mkdir()
-            (draft / DRAFT_CARD).write_text(json.dumps(card))
-        results.config["model"] = {"target": "a/b", "draft": str(draft), "draft_quantization": "int8"}
+        results.cells["content"] = [(content or {}) | card for content in results.cells["content"]]
+        results.config["model"] = {"target": "a/b", "draft": draft, "draft_quantization": "int8"}
         assert own_draft(results) == label
         parts = list(divide(results))
         if label is None:

@@ -9,6 +9,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 import sdbench.tasks
 from sdbench import embedded
 from sdbench.draft.pruned import PrunedDrafter
+from sdbench.prepare.distilled import distillation_of
 from sdbench.probs import total_variation
 from sdbench.train.distill import LOSSES
 from sdbench.train.recipes import LOSS_NAMES
@@ -107,6 +108,7 @@ def test_healing_brings_a_pruned_target_nearer_to_the_whole(tmp_path):
     finished("pruned", "prompts=8", "steps=24", "keep_layers=6", "max_new_tokens=48", f"out={tmp_path / 'healed'}")
     healed = AutoModelForCausalLM.from_pretrained(tmp_path / "healed", dtype=torch.float32)
     assert healed.config.num_hidden_layers == 6
+    assert (distillation_of(tmp_path / "healed") or {})["keep_layers"] == 6
     tokenizer = AutoTokenizer.from_pretrained(embedded.path("llama-tiny", "target"))
     rows = [example.row for example in sdbench.tasks.load("gsm8k-tiny", n=16).examples()]
     ids = torch.tensor([tokenizer(f"{row['question']}\n{row['answer']}")["input_ids"][:48] for row in rows])
