@@ -226,6 +226,10 @@ def test_another_server_begins_another_latency_pass_and_says_so(served_words, st
     assert timed_at(words, slow, target) == 0
     assert "a new latency pass begins" in capsys.readouterr().err
     assert len(slow.seen) > asked
+    asked, slow.version = len(slow.seen), server.version
+    assert timed_at(words, slow, target) == 0
+    assert "after those of this machine" in capsys.readouterr().err, "the speeds shown are those of the newer pass"
+    assert len(slow.seen) == asked
 
 
 def test_what_was_timed_on_servers_that_are_gone_is_not_missed(served_words, standin, tmp_path):

@@ -27,6 +27,7 @@ from sdbench.engines.latency import (
     order,
     timing_record,
     warn_of_another_machine,
+    warn_of_newer_pass,
 )
 from sdbench.engines.served.identity import is_there, where_timed
 from sdbench.engines.served.open_loop import open_loads
@@ -103,6 +104,8 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
         plan = continue_pass(plan, results, examples, is_cached=kind.may_cache_prompts)
         if len(plan.todo) == len(blocks):
             warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
+    if not plan.todo:
+        warn_of_newer_pass(results, [block.cell for block in blocks], plan.machine)
     return plan if plan.todo else None
 
 
