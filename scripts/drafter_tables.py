@@ -129,6 +129,12 @@ def rows_of(results: Results, part: str) -> pd.DataFrame:
         summary = summary[~summary["drafter"].isin(FOREIGN)]
     if part == "int8":
         summary["drafter"] += " (int8)"
+    add_prices(summary, results)
+    return summary.reindex(columns=COLUMNS)
+
+
+def add_prices(summary: pd.DataFrame, results: Results) -> None:
+    """Add what a drafted token costs: `draft_ms`, and `draft_price` in calls of the target on one token."""
     parts = {str(key): part for key, part in results.generations.groupby("cell")}
     for index, cell in summary["cell"].items():
         seconds = speed.prices_of(results, parts[cell]).groupby("kind")["seconds"].median()
@@ -137,7 +143,6 @@ def rows_of(results: Results, part: str) -> pd.DataFrame:
                 1e3 * seconds["draft"],
                 seconds["draft"] / seconds["target"],
             )
-    return summary.reindex(columns=COLUMNS)
 
 
 def shown(row: pd.Series, name: str, digits: int, scale: float = 1) -> str:

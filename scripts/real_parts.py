@@ -1,4 +1,4 @@
-"""Divide the records of a real run into the parts that results/real shows: w, other rules, draft lengths, drafters.
+"""Divide the records of a real run into the parts that results/real shows: w, other rules, draft lengths, drafters, their prices.
 
 One folder of records holds them all, so that their baselines are decoded once.
 """
@@ -15,7 +15,8 @@ from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
 TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
-PARTS = ("", "rules", "lengths", "drafters")
+PARTS = ("", "rules", "lengths", "drafters", "prices")
+OF_DRAFTERS = ("drafters", "prices")
 FORMS = ("evalplus",)  # protocols beside a task's usual one
 NUM_DRAFT = 5
 WEIGHT = 0.7  # of the ensemble, beside which other rules stand
@@ -61,6 +62,7 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
     """Yield each part that the records hold, by the folder it goes to."""
     cells = table_of(results.cells)
     cells = cells[cells.index.isin(results.generations["cell"])]
+    cells = cells.assign(is_timed=cells.index.isin(results.timings["cell"]))
     has_own_draft = own_draft(results) is not None
     seen: set[str] = set()
     for _, sweep in cells.groupby("sweep", sort=True):
@@ -70,7 +72,7 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
         stem += f"-T{first['temperature']:g}" if first["temperature"] > 0 else ""
         for part, choose in CHOICES.items():
             keys = choose(sweep)
-            if not keys or (has_own_draft and part != "drafters"):
+            if not keys or (has_own_draft and part not in OF_DRAFTERS):
                 continue
             name = f"{stem}-{part}" if part else stem
             if name in seen:
@@ -139,11 +141,24 @@ def _lengths(cells: pd.DataFrame) -> list[str]:
     return cells.index[chosen].tolist() if len(other) else []
 
 
-def _drafters(cells: pd.DataFrame) -> list[str]:
+def _of_drafters(cells: pd.DataFrame) -> list[str]:
     drafting = cells[~_alone(cells) & (cells["num_draft"] == NUM_DRAFT)]
     setting = drafting["verifier"] + drafting["value"].map(str)
     other = ~_with_draft_model(drafting)
     return drafting.index[other | setting.isin(setting[other])].tolist() if other.any() else []
+
+
+def _drafters(cells: pd.DataFrame) -> list[str]:
+    """What drafters emit and what they cost in quality. A run that timed them is one of few short texts: see `_prices`."""
+    chosen = _of_drafters(cells)
+    return [] if cells["is_timed"][chosen].any() else chosen
+
+
+def _prices(cells: pd.DataFrame) -> list[str]:
+    """What drafters cost in time, beside the target alone."""
+    chosen = _of_drafters(cells)
+    is_target = cells["verifier"] == "target"
+    return cells.index[(is_target | cells.index.isin(chosen)) & cells["is_timed"]].tolist() if chosen else []
 
 
 CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
@@ -151,4 +166,5 @@ CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "rules": _rules,
     "lengths": _lengths,
     "drafters": _drafters,
+    "prices": _prices,
 }

@@ -22,8 +22,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import sdbench
-from scripts.drafter_tables import draw_ranks, orders_of
-from scripts.real_parts import NUM_DRAFT, RealFolder, divide, own_draft
+from scripts.drafter_tables import add_prices, draw_ranks, orders_of
+from scripts.real_parts import NUM_DRAFT, OF_DRAFTERS, RealFolder, divide, own_draft
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics.columns import estimate_of, spread
 from sdbench.metrics.export import metrics_of, metrics_table, write_scores
@@ -51,7 +51,8 @@ HEAD = (
     *(f"safe within {m:g} points" for m in MARGINS),
 )
 HEAD_OF_SETTINGS = ("task", "setting", "n", "acceptance", "drafted per round", "tokens per round", "quality", "loss")
-HEADINGS = {"rules": "Other rules", "lengths": "Draft lengths", "drafters": "Drafters"}
+HEAD_OF_PRICES = ("task", "drafter", "texts", "tokens per round", "price of a drafted token", "speed-up", "modelled")
+HEADINGS = {"rules": "Other rules", "lengths": "Draft lengths", "drafters": "Drafters", "prices": "Prices of drafters"}
 
 
 def decision(weighed: Weighed, advice: Advice, summary: pd.DataFrame) -> dict[str, object]:
@@ -86,8 +87,10 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
     """Write one folder of results/real."""
     summary = summarise(results)
     folder.mkdir(parents=True, exist_ok=True)
-    if place.part == "drafters" and (own := own_draft(results)):
+    if place.part in OF_DRAFTERS and (own := own_draft(results)):
         summary["drafter"] = summary["drafter"].replace("model", own)
+    if place.part == "prices":
+        add_prices(summary, results)
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)
     scores = metrics_table(results, metrics_of(results))
@@ -154,6 +157,19 @@ def rows_of_settings(folder: Path) -> list[list[str]]:
     return lines
 
 
+def rows_of_prices(folder: Path) -> list[list[str]]:
+    """Return a row of README.md for each drafter that was timed, losslessly, the fastest first."""
+    summary, place = pd.read_csv(folder / "summary.csv"), RealFolder.of(folder.name)
+    summary = summary[summary["verifier"] == "lossless"].sort_values("speedup", ascending=False)
+    lines = []
+    for row in summary.to_dict("records"):
+        measures = ("tokens_per_round", "speedup", "speedup_modelled")
+        tokens, clock, model = (format_interval(estimate_of(row, name), 2) or "–" for name in measures)
+        price = f"{row['draft_price']:.1%} of a target call"
+        lines.append([place.title, row["drafter"], f"{row['num_timed']:g}", tokens, price, clock, model])
+    return lines
+
+
 def draw_tasks(folders: Sequence[Path]) -> Figure:
     """Draw a panel a task: how the score of each w differs from lossless decoding, against acceptance."""
     columns = min(3, len(folders))
@@ -201,8 +217,9 @@ def redraw(out: Path) -> None:
         chosen = [path for path in parts[""] if bool(RealFolder.of(path.name).temperature) == is_sampled]
         tables += [(heading, markdown(HEAD, [row_of(path) for path in chosen], num_left=1))] if chosen else []
     for part, heading in HEADINGS.items():
-        rows = [row for path in parts[part] for row in rows_of_settings(path)]
-        table = markdown(HEAD_OF_SETTINGS, rows, num_left=2)
+        shown, head = (rows_of_prices, HEAD_OF_PRICES) if part == "prices" else (rows_of_settings, HEAD_OF_SETTINGS)
+        rows = [row for path in parts[part] for row in shown(path)]
+        table = markdown(head, rows, num_left=2)
         tables += [(heading, ranks + table if part == "drafters" else table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"

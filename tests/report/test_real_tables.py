@@ -75,6 +75,20 @@ def test_drafters_are_compared_on_the_examples_that_all_have(tmp_path):
     assert {"model", "lookup"} == set(order.split("|")[2].strip().split(" > "))
 
 
+def test_a_run_that_times_drafters_shows_their_prices(tmp_path):
+    """Such a run has few short texts: it takes the place of no table of quality."""
+    options = {"ws": (0.7,), "drafters": ("model", "lookup"), "temperature": 0.0, "n": 60}
+    run = write_synthetic(tmp_path / "run", models=(PAIR,), tasks=("humaneval",), timing_examples=6, **options)
+    assert "humaneval-drafters" not in {place.name for place, _ in divide(sdbench.read(run))}
+    real_tables.main([str(run), f"out={tmp_path / 'out'}"])
+    summary = pd.read_csv(tmp_path / "out/humaneval-prices/summary.csv").set_index(["verifier", "drafter"])
+    row = summary.loc["lossless", "lookup"]
+    assert 0 < row["draft_price"] < 1
+    line = f"| {row['draft_price']:.1%} of a target call | {row['speedup']:.2f} ["
+    text = (tmp_path / "out/README.md").read_text()
+    assert line in text.partition("## Prices of drafters")[2]
+
+
 def test_a_draft_made_of_the_target_stands_among_the_drafters_only(tmp_path):
     """A target in int8, or some of its layers, healed: the folder shows drafters, and says what "model" was."""
     run = run_of(tmp_path / "run", ws=(0.7,), drafters=("model", "lookup"), temperature=0.0, n=60)
