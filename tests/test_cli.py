@@ -113,7 +113,7 @@ BAD = st.one_of(
 
 
 @settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
+    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
 @given(BAD)
 def test_a_bad_configuration_gives_code_2_and_one_sentence(capsys, bad):

@@ -49,6 +49,7 @@ def calls_of(project: Path) -> list[str]:
     return (project / "asked").read_text().splitlines()
 
 
+@pytest.mark.slow
 def test_run_installs_once_and_works_in_the_current_folder(project, tmp_path):
     elsewhere = tmp_path / "a folder of mine"
     elsewhere.mkdir()

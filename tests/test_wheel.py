@@ -57,6 +57,7 @@ def test_the_weights_of_all_pairs_are_forty_megabytes_at_most(wheel):
     assert sum(weights) <= 40 * MIB
 
 
+@pytest.mark.slow
 def test_it_runs_without_the_checkout(wheel, tmp_path):
     installed, work = tmp_path / "installed", tmp_path / "work"
     ZipFile(wheel).extractall(installed)

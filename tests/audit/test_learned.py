@@ -38,6 +38,7 @@ def verdict(models: tuple[Any, Any], rules: list[Any], temperature: float) -> st
     return audit(subject, AuditOptions(tv=0.1, claims=CLAIMS)).verdict
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_learned_rules_emit_the_law_of_what_their_heads_say(models, temperature):
     own = head_of(models, "ensemble", "draft_hidden", "target_hidden")

@@ -40,7 +40,7 @@ def num_decoded(folder: Path) -> Counter[str]:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("names", "kills", "n"),
-    [(SOME, 3, 24), pytest.param(ALL, 6, 24, marks=pytest.mark.slow)],
+    [pytest.param(SOME, 3, 24, marks=pytest.mark.slow), pytest.param(ALL, 6, 24, marks=pytest.mark.slow)],
     ids=["three drafters", "all drafters"],
 )
 def test_a_killed_list_of_drafters_ends_as_an_undisturbed_one(words, nursery, tmp_path, corpus, names, kills, n):
@@ -88,6 +88,7 @@ def test_force_repeats_the_cells_of_its_own_command(words, tmp_path):
     assert num_decoded(tmp_path / "forced" / NAME) - before == {"lookup": 2 * CELLS, "alone": 2 * 2}
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(3000)
 def test_a_killed_force_goes_on_without_force(words, nursery, tmp_path):
     """Until its successor is written each old record stays readable, and the resumed command makes the rest."""

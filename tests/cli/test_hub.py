@@ -44,6 +44,7 @@ def test_a_pair_that_does_not_fit_is_refused_without_a_byte_of_its_weights(hub, 
     assert not done.modules & {"torch", "transformers"}
 
 
+@pytest.mark.slow
 def test_a_gated_pair_on_a_hub_data_set_runs_end_to_end(hub, tmp_path):
     begin = len(hub.log)
     command = [sys.executable, "-m", "sdbench", *CNNDM, "timing=off", "report=off"]
@@ -194,6 +195,7 @@ def test_without_the_hub_and_a_cache_a_command_ends_within_five_seconds(hub, tmp
     assert wall_s < 5 or wall_s - work_s < 4.5
 
 
+@pytest.mark.slow
 def test_a_hub_that_hangs_up_is_asked_a_few_times_and_no_more(hub, tmp_path):
     """With an empty cache: what fails on the way is not tried again and again."""
     callers: list[object] = []

@@ -18,6 +18,7 @@ def lengths(tmp_path_factory):
     return home / "llama-tiny-long-tiny"
 
 
+@pytest.mark.slow
 def test_lengths_are_cells_of_their_own_in_one_folder(lengths):
     results = read(lengths)
     assert results.cells.groupby("verifier")["cell"].nunique().to_dict() == {"draft": 2, "lossless": 2, "target": 2}
@@ -28,6 +29,7 @@ def test_lengths_are_cells_of_their_own_in_one_folder(lengths):
     assert described == {150, 300}
 
 
+@pytest.mark.slow
 def test_the_folders_report_has_the_figure_and_its_table(lengths):
     assert (lengths / "figures" / "inputs.svg").is_file()
     table = pd.read_csv(lengths / "tables" / "inputs.csv")

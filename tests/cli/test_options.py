@@ -98,6 +98,7 @@ def tiny(results) -> list[str]:
     return [f"results={results}", *shown, "dtype=float32", "device=cpu"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", ["bitsandbytes", "torchao"])
 def test_quantised_models_are_cells_of_their_own_and_a_device_map_is_not(tmp_path, package):
     pytest.importorskip(

@@ -4,6 +4,7 @@ import pytest
 from watched import sdbench
 
 from sdbench import read
+from sdbench.cli import main
 
 SLIPS = [
     (("verifier=asd", "temperature=1"), "verifier=asd works at temperature 0 only, got temperature=1"),
@@ -18,11 +19,12 @@ SLIPS = [
 @pytest.mark.parametrize(
     ("words", "says"), SLIPS, ids=lambda value: " ".join(value) if isinstance(value, tuple) else ""
 )
-def test_what_a_rule_cannot_do_is_one_sentence_and_code_2(words, says, tmp_path):
-    done = sdbench([*words, "n=2"], cwd=tmp_path)
-    assert done.code == 2, done.err
-    assert says in done.err
-    assert (done.out, done.err.count("\n")) == ("", 1)
+def test_what_a_rule_cannot_do_is_one_sentence_and_code_2(words, says, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main([*words, "n=2"]) == 2
+    out, err = capsys.readouterr()
+    assert says in err
+    assert (out, err.count("\n")) == ("", 1)
     assert not list(tmp_path.iterdir())
 
 

@@ -128,6 +128,7 @@ def strict_rules():
     return rules
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [0, 1])
 def test_a_rule_that_repeats_lossless_writes_its_texts_on_a_tiny_pair(tmp_path, monkeypatch, no_figures, temperature):
     rules = strict_rules()

@@ -18,7 +18,7 @@ from sdbench.verify import Exact
 from tests.contracts.parts import parts
 from tests.draft import proofs
 from tests.draft.proofs import LAYERS, NEW, OPTIONS
-from tests.engine.models import FAMILIES, PROMPTS
+from tests.engine.models import PROMPTS, by_family
 from tests.lm.test_peak_memory import measured_peak
 
 
@@ -36,7 +36,7 @@ def decode(target: Any, exit_layer: int, *rest: Any, **options: Any) -> Any:
     return proofs.decode(target, "early-exit", {"exit_layer": exit_layer}, *rest, **options)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 def test_greedy_exact_is_the_target_token_for_token(family):
     settings = ((1, 3, "off"), (2, 1, "off"), (2, 32, "off"), (2, 3, "trace"), (3, 3, "off"))
     tried = [({"exit_layer": layer}, size, capture) for layer, size, capture in settings]
@@ -182,7 +182,7 @@ def test_where_layers_share_more_than_states_verification_recomputes():
     assert "forward" in vars(target.model.layers[0]), "what a library has replaced is put back"
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 def test_layers_are_found_in_their_order(family):
     target = target_of(family)
     assert decoder_layers(target, LAYERS) == list(target.model.layers)

@@ -120,6 +120,7 @@ class Claimed(Sure):
         return torch.tensor([True])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "sampling", "threshold", "verdict"),
     [

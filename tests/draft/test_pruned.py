@@ -15,7 +15,7 @@ from sdbench.records import Store
 from tests.contracts.parts import parts
 from tests.draft import proofs
 from tests.draft.proofs import EXACT, LAYERS, NEW, OPTIONS
-from tests.engine.models import FAMILIES, PROMPTS, tiny
+from tests.engine.models import PROMPTS, by_family, tiny
 from tests.engine.test_invariance import same
 
 
@@ -39,7 +39,7 @@ def decode(target: Any, keep_layers: int, *rest: Any, **options: Any) -> Any:
     return proofs.decode(target, "pruned", {"keep_layers": keep_layers}, *rest, **options)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 def test_greedy_exact_is_the_target_token_for_token(family):
     settings = ((1, 3, "off"), (2, 1, "off"), (2, 32, "off"), (2, 3, "trace"), (3, 3, "graphs"))
     tried = [({"keep_layers": count}, size, capture) for count, size, capture in settings]
@@ -69,7 +69,7 @@ def test_q_is_the_distribution_of_the_model_without_these_layers(target, top_p):
     proofs.assert_q_is_the_law_of(small, target, decode(target, 2, top_p=top_p), top_p)
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 def test_every_weight_is_the_targets_and_nothing_of_it_changes(family):
     target = target_of(family)
     config, layers = copy.deepcopy(target.config.to_dict()), list(target.model.layers)

@@ -23,7 +23,7 @@ from sdbench.types import Evidence
 from sdbench.verify import Block, Ensemble, Exact, Sure, Typical
 from tests.draft.proofs import target_of
 from tests.draft.test_early_exit import Sharing
-from tests.engine.models import FAMILIES, PROMPTS, tiny
+from tests.engine.models import PROMPTS, by_family, tiny
 from tests.engine.test_invariance import same
 from tests.records.equality import assert_same_records
 
@@ -65,7 +65,7 @@ def decode(
     )
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 def test_greedy_exact_is_the_target_token_for_token(family):
     models = pair_of(family)
     alone = [
@@ -85,6 +85,7 @@ def test_greedy_exact_is_the_target_token_for_token(family):
         assert sum(sum(g.accepted) for g in decoded) > 5, "a draft that is never right proves little"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_texts_do_not_depend_on_batches_chunks_captures_order_or_neighbours(models, temperature):
     once = decode(models, RULES, temperature=temperature, batch_size=1)
@@ -228,6 +229,7 @@ class Claimed(Sure):
         return torch.tensor([True])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rules", "sampling", "high", "verdict"),
     [

@@ -13,7 +13,7 @@ from sdbench.verify import Ensemble, Exact
 from tests.draft import proofs
 from tests.draft.heads import KINDS, random_heads, write_heads
 from tests.draft.proofs import OPTIONS
-from tests.engine.models import FAMILIES, PROMPTS
+from tests.engine.models import PROMPTS, by_family
 
 by_kind = pytest.mark.parametrize("kind", KINDS)
 
@@ -29,7 +29,7 @@ def head(tmp_path, target, kind) -> str:
 
 
 @by_kind
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 def test_greedy_exact_is_the_target_token_for_token(family, kind, tmp_path):
     """Nothing was trained: what makes it lossless is the rule. The next test compares traces with steps as they are."""
     target = proofs.target_of(family, slice(1, 3))
@@ -39,8 +39,13 @@ def test_greedy_exact_is_the_target_token_for_token(family, kind, tmp_path):
 
 
 @by_kind
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
-@pytest.mark.parametrize("capture", ["trace", "graphs"])
+@pytest.mark.parametrize(
+    ("temperature", "capture"),
+    [
+        (1.0, "trace"),
+        *(pytest.param(*rest, marks=pytest.mark.slow) for rest in ((1.0, "graphs"), (0.0, "trace"), (0.0, "graphs"))),
+    ],
+)
 def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, head, kind, temperature, capture):
     proofs.assert_texts_stand_alone(target, kind, {"head": head}, temperature, capture)
 

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 import torch
 from transformers import (
     Gemma2Config,
@@ -36,6 +37,12 @@ FAMILIES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
         },
     ),
 }
+
+# One family of full attention and one of windows shorter than the texts; the others run with the slow tests.
+QUICK = ("llama", "gemma3")
+by_family = pytest.mark.parametrize(
+    "family", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
 
 
 def tiny(

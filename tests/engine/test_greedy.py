@@ -5,7 +5,7 @@ import torch
 
 import sdbench
 from sdbench.verify import Ensemble, Exact
-from tests.engine.models import FAMILIES, PROMPTS, pair, tiny
+from tests.engine.models import PROMPTS, by_family, pair, tiny
 
 WS = (0.3, 0.5, 0.7, 0.9)
 NEW = 40  # longer than the sliding window of 12
@@ -17,7 +17,7 @@ def reference(target, draft, prompt, w):
     return ids[0, len(prompt) :].tolist()
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_greedy_is_token_for_token_that_of_transformers(family, attention):
     if family == "gemma2" and attention == "sdpa":

@@ -13,7 +13,7 @@ from sdbench.engine.prefill import Prefixes
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble, Exact
-from tests.engine.models import FAMILIES, PROMPTS, pair, tiny
+from tests.engine.models import PROMPTS, by_family, pair, tiny
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "stop_ids": (), "num_draft": 3}
 
@@ -60,7 +60,7 @@ def turn_faster(model: Any) -> None:
 CHANGES = [train, hook, replace_forward, rescale, move_norms, turn_faster]
 
 
-@pytest.mark.parametrize("family", FAMILIES)
+@by_family
 @pytest.mark.parametrize("capture", ["trace", "graphs"])
 def test_what_changes_between_two_calls_changes_the_next_text(family, capture):
     """Captured steps of an engine are used again only while nothing that moves a logit has changed; each change shows."""

@@ -31,6 +31,7 @@ print(int(peak_memory()))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("family", "vocab", "capture"),
     [("llama", 128_256, "off"), ("qwen2", 151_936, "off"), ("gemma3", 262_208, "off"), ("gemma3", 262_208, "trace")],

@@ -58,6 +58,7 @@ def ask(hub, home, script: str, token: str | None = None, **env: str):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_pairs_and_data_sets_load_as_on_any_machine_and_again_without_a_network(hub, tmp_path):
     begin = len(hub.log)
     answers = ask(hub, tmp_path, EVERYTHING, "hf_granted")

@@ -92,6 +92,7 @@ def test_each_drafter_is_a_curve_and_a_sequence_of_tests(folder):
     assert sorted(map(len, sequences(swept))) == [2] * 6
 
 
+@pytest.mark.slow
 def test_the_report_of_three_drafters_names_each(folder, tmp_path):
     report = write(worked_out([folder]), tmp_path)
     page = report.page.read_text(encoding="utf-8")

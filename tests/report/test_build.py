@@ -164,6 +164,7 @@ def test_the_summary_has_the_columns_that_were_promised(folder):
     assert set(promised.split()) <= set(head)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
     ("odd", "missing"),
@@ -207,6 +208,7 @@ def test_greedy_texts_are_compared_across_folders(tmp_path):
     assert not (home / "summary.csv").exists()
 
 
+@pytest.mark.slow
 def test_several_pairs_and_tasks_share_a_grid(tmp_path):
     home = write_synthetic(
         tmp_path / "many",

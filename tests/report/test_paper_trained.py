@@ -89,6 +89,7 @@ def row(*what):
     return cell
 
 
+@pytest.mark.slow
 def test_the_three_methods_are_rows_of_one_pair(home, cells, tmp_path):
     assert set(cells["model"]) == {NAME}
     text = paper_tables.render_table("md", TABLE1, paper_tables.measured_entries(TABLE1, cells), [])

@@ -85,6 +85,7 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_finished(
     assert len(read(tmp_path / NAME).generations) == 9
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_when_the_harness_goes_so_do_the_server_and_what_it_started(how, served_words, vllm_words, tmp_path):
     note = tmp_path / "pids"

@@ -71,7 +71,9 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("kind", ["ensemble", "draft", "medusa"])
+@pytest.mark.parametrize(
+    "kind", ["draft", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("ensemble", "medusa"))]
+)
 def test_a_checkpoint_of_another_training_is_refused(kind, tmp_path, capsys):
     short = [
         *PAIR,

@@ -97,6 +97,7 @@ def test_the_expected_calibration_error_is_weighted_by_tokens():
     assert error_of({"labels": 40, "bins": bins}) == pytest.approx((30 * 0.1 + 10 * 0.2) / 40)
 
 
+@pytest.mark.slow
 def test_a_training_gives_a_folder_that_a_run_takes(tmp_path, capsys):
     out = tmp_path / "gate"
     assert main(["train", "gate", *PAIR, *WORDS, "drafter=gate", f"out={out}"]) == 0, (
@@ -117,6 +118,7 @@ def test_a_training_gives_a_folder_that_a_run_takes(tmp_path, capsys):
     assert "length_head was trained at temperature=1.0, and this run is at temperature=0.0" in output.err
 
 
+@pytest.mark.slow
 def test_a_gate_of_a_drafter_without_a_draft_model_names_the_target_alone(tmp_path):
     words = ["drafter=lookup", "model.draft=null", f"out={tmp_path / 'gate'}"]
     assert main(["train", "gate", *PAIR, "prompts=20", "max_new_tokens=48", *words]) == 0

@@ -93,7 +93,7 @@ def test_a_killed_training_ends_in_the_same_heads(once, tmp_path):
     assert all(torch.equal(whole[name], torn[name]) for name in whole)
 
 
-@pytest.mark.parametrize(("once", "times"), [(0, 3), (1, 1)])
+@pytest.mark.parametrize(("once", "times"), [pytest.param(0, 3, marks=pytest.mark.slow), (1, 1)])
 def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch, capsys):
     """12 steps of 4 prompts read 16 rows three times; the 4 others are held out, and answered once in any case."""
     answered, read = Counter(), Counter()

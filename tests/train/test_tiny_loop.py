@@ -40,6 +40,7 @@ def micro(steps: int) -> Pair:
     )
 
 
+@pytest.mark.slow
 def test_a_micro_pair_learns_and_loads_and_a_resumed_training_ends_in_the_same_weights(tmp_path):
     pair = micro(60)
     tokenizer = tokenizer_of(pair)
@@ -80,6 +81,7 @@ def test_what_a_training_took_stands_beside_it_and_stays_when_there_is_nothing_l
     assert all(again[role] | {"seconds": 0} == took[role] | {"seconds": 0} for role in took)
 
 
+@pytest.mark.slow
 def test_losses_at_early_layers_train_a_model_whose_early_exit_is_right_more_often(tmp_path):
     shape = replace(micro(60).target, layers=4)
     acceptance = {}
@@ -166,6 +168,7 @@ def test_a_grown_model_is_the_same_function_and_every_second_layer_stays_one(fam
     assert [i % 2 for i in old] == [0, 1, 0, 1]
 
 
+@pytest.mark.slow
 def test_a_training_that_grows_and_is_resumed_before_or_after_it_ends_in_the_same_weights(tmp_path):
     pair = micro(12)
     shape = replace(pair.target, layers=6)

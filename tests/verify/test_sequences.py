@@ -53,6 +53,7 @@ def p_value(counts: Counter[tuple[int, ...]], law: dict[tuple[int, ...], float])
     return float(chisquare(observed[seen], expected[seen]).pvalue)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(LOSSLESS)), ids=[type(rule).__name__ for rule in LOSSLESS])
 def test_lossless_rules_emit_the_target(models: Any, texts: Any, number: int):
     assert p_value(texts[number], law_of(None, models)) > ALPHA
