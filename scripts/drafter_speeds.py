@@ -5,8 +5,9 @@
 
 At batch 1 a latency pass of `experiment=drafters` with llama-tiny, in the three parts of drafter_tables.py; at larger ones of the
 drafters that run with the pair, with the lossless rule alone: steps are captured for each drafter, rule and number of rows. The
-target alone is timed in each pass. Nothing else may run on the machine. Records stay in `records`: after an interruption the same
-command continues. `out` gets speeds.csv, a row per drafter, rule and batch size; speeds.svg; and speeds.md.
+target alone is timed in each pass. At larger batches there are at least four batches, for intervals are over batches. Nothing else
+may run on the machine. Records stay in `records`: after an interruption the same command continues. `out` gets speeds.csv, a row per
+drafter, rule and batch size; speeds.svg; and speeds.md.
 """
 
 import sys
@@ -34,6 +35,7 @@ DEFAULTS = {
     "records": "results",
     "out": "results/drafters",
 }
+BATCHES = 4  # of texts at each batch size, at least
 LOSSLESS = ("model=llama-tiny", "verifier=exact")
 MEASURES = ("tokens_per_round", "speedup", "speedup_modelled")
 COLUMNS = ["task", "temperature", "batch_size", "drafter", "verifier", "num_timed"]
@@ -86,6 +88,13 @@ def order_of(table: pd.DataFrame) -> list[list[str]]:
     return lines
 
 
+def sizes_of(table: pd.DataFrame) -> str:
+    """Such as "32", or "32 (128 at batch 32)" where a larger batch took more."""
+    counts = table.groupby("batch_size")["num_timed"].max()
+    more = [f"{count:g} at batch {size:g}" for size, count in counts.items() if count > counts.iloc[0]]
+    return f"{counts.iloc[0]:g}" + (f" ({', '.join(more)})" if more else "")
+
+
 def text_of(table: pd.DataFrame) -> str:
     batches = sorted(table["batch_size"].unique())
     task, temperature = table["task"].iloc[0], table["temperature"].iloc[0]
@@ -96,7 +105,7 @@ def text_of(table: pd.DataFrame) -> str:
         [
             "# Prices and speed-ups of drafters by batch size",
             "",
-            f"llama-tiny on {task}, T = {temperature:g}, {table['num_timed'].max():g} texts. The price is the median time of a",
+            f"llama-tiny on {task}, T = {temperature:g}, {sizes_of(table)} texts. The price is the median time of a",
             "drafted token over that of a target call on one token, both at the same batch size. The speed-up is tokens per",
             "second of decoding over those of the target alone in the same pass and at the same batch size, with a 95 % interval",
             "over texts, or over batches of texts, which does not include how machines differ. [README.md](README.md) has the",
@@ -116,12 +125,9 @@ def main(words: Sequence[str]) -> int:
     task, records, out = options["task"], Path(options["records"]), Path(options["out"])
     frames = []
     for batch_size in map(int, options["batches"].split(",")):
-        timing = [
-            f"timing.batch_size={batch_size}",
-            f"timing.examples={options['n']}",
-            f"timing.repeats={options['repeats']}",
-        ]
-        choice = [f"temperature={options['temperature']}", f"n={options['n']}", *timing]
+        count = max(int(options["n"]), BATCHES * batch_size) if batch_size > 1 else int(options["n"])
+        timing = [f"timing.batch_size={batch_size}", f"timing.examples={count}", f"timing.repeats={options['repeats']}"]
+        choice = [f"temperature={options['temperature']}", f"n={count}", *timing]
         name = f"T{options['temperature']}-batch-{batch_size}"
         if batch_size == 1:
             parts = {part: run(name, part, task, records, *words, *choice) for part, words in PARTS.items()}
