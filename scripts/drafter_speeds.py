@@ -6,8 +6,8 @@
 At batch 1 a latency pass of `experiment=drafters` with llama-tiny, in the three parts of drafter_tables.py; at larger ones of the
 drafters that run with the pair, with the lossless rule alone: steps are captured for each drafter, rule and number of rows. The
 target alone is timed in each pass. At larger batches there are at least four batches, for intervals are over batches. Nothing else
-may run on the machine. Records stay in `records`: after an interruption the same command continues. `out` gets speeds.csv, a row per
-drafter, rule and batch size; speeds.svg; and speeds.md.
+may run on the machine. Records stay in `records`: after an interruption the same command continues. `out` gets speeds.csv, a row
+for each drafter, rule and batch size; speeds.svg; and speeds.md.
 """
 
 import sys
@@ -89,10 +89,9 @@ def order_of(table: pd.DataFrame) -> list[list[str]]:
 
 
 def sizes_of(table: pd.DataFrame) -> str:
-    """Such as "32", or "32 (128 at batch 32)" where a larger batch took more."""
+    """Such as "32 texts, 4 batches of 8"."""
     counts = table.groupby("batch_size")["num_timed"].max()
-    more = [f"{count:g} at batch {size:g}" for size, count in counts.items() if count > counts.iloc[0]]
-    return f"{counts.iloc[0]:g}" + (f" ({', '.join(more)})" if more else "")
+    return ", ".join(f"{n:g} texts" if size == 1 else f"{n:g} batches of {size:g}" for size, n in counts.items())
 
 
 def text_of(table: pd.DataFrame) -> str:
@@ -105,7 +104,7 @@ def text_of(table: pd.DataFrame) -> str:
         [
             "# Prices and speed-ups of drafters by batch size",
             "",
-            f"llama-tiny on {task}, T = {temperature:g}, {sizes_of(table)} texts. The price is the median time of a",
+            f"llama-tiny on {task}, T = {temperature:g}, {sizes_of(table)}. The price is the median time of a",
             "drafted token over that of a target call on one token, both at the same batch size. The speed-up is tokens per",
             "second of decoding over those of the target alone in the same pass and at the same batch size, with a 95 % interval",
             "over texts, or over batches of texts, which does not include how machines differ. [README.md](README.md) has the",

@@ -39,6 +39,7 @@ def test_a_drafter_is_called_faster_or_slower_only_if_its_interval_says_so():
 def test_what_was_not_timed_at_a_batch_size_has_a_dash():
     (line,) = [line for line in text_of(TABLE).splitlines() if line.startswith("| model | typical")]
     assert line == "| model | typical | 2.50 | 10% | – | 2.00 [1.90, 2.10] | – |"
+    assert "T = 0, 8 texts, 8 batches of 8. The price" in text_of(TABLE)
     assert len(draw(TABLE).axes) == 2
     assert len(draw(TABLE[TABLE["batch_size"] == 1]).axes) == 1
 
