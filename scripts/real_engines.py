@@ -9,7 +9,7 @@ p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 requ
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
 lengths of `native` and `vllm` are the same; python= is an interpreter with vllm, for which target= and draft= are folders.
 Records stay in `runs`: run it again after an interruption, and only what is missing is decoded. The tables show the runs in `runs`,
-and the commands of those that are missing.
+the rows that `out` has of engines without records there, and the commands of what is missing.
 """
 
 import json
@@ -192,22 +192,31 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
 
 
 def write(runs: Path, out: Path) -> None:
-    """Write engines.csv and engines.md from the records in `runs`; a ValueError where it holds none."""
-    rows, missing = [], []
+    """Write engines.csv and engines.md from the records in `runs`; a ValueError where it holds none.
+
+    An engine without records there keeps its rows of the engines.csv in `out`, whose records may lie on another machine.
+    """
+    kept = pd.read_csv(out / "engines.csv") if (out / "engines.csv").exists() else pd.DataFrame({"engine": []})
+    folders = {engine: runs / engine for engine in ENGINES if (runs / engine).exists()}
+    if not folders:
+        raise ValueError(f"there are no records below {runs}: give target=, draft= and data= to make some")
+    tables = []
     for engine in ENGINES:
-        folder, file = runs / engine, runs / f"{engine}-audit" / "audit.json"
+        file = runs / f"{engine}-audit" / "audit.json"
         verdicts = json.loads(file.read_text()) if file.exists() else {}
-        results = read(folder) if folder.exists() else None
-        rows += [] if results is None else rows_of(engine, results, verdicts)
+        is_new = engine in folders
+        rows = rows_of(engine, read(folders[engine]), verdicts) if is_new else kept[kept["engine"] == engine]
+        tables.append(pd.DataFrame(rows))
+    table = pd.concat([rows.astype(object) for rows in tables if len(rows)]).infer_objects()
+    missing = []
+    for engine in ENGINES:
+        rows = table[table["engine"] == engine]
         is_there = {
-            "texts": results is not None,
-            "audit": bool(verdicts),
-            "speed": results is not None and len(results.timings) > 0,
+            "texts": len(rows) > 0,
+            "audit": rows["audit"].notna().any(),
+            "speed": rows["tokens_per_s_1"].notna().any(),
         }
         missing += [(engine, part) for part in PARTS if not is_there[part]]
-    if not rows:
-        raise ValueError(f"there are no records below {runs}: give target=, draft= and data= to make some")
-    table = pd.DataFrame(rows)
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(out / "engines.csv", index=False, float_format="%.6g")
     lacking = [

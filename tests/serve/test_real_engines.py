@@ -58,6 +58,12 @@ def test_rows_are_those_of_the_records(llamacpp_words, tmp_path):
     assert "engines=vllm parts=texts" in page
     assert "engines=llamacpp parts=texts" not in page
     assert "engines=llamacpp parts=audit" in page
+    (tmp_path / "runs" / "llamacpp").rename(tmp_path / "runs" / "native")
+    assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out"]) == 0
+    both = pd.read_csv(tmp_path / "out" / "engines.csv")
+    assert both["engine"].tolist() == ["llamacpp"] * 4 + ["native"] * 4, "rows whose records are elsewhere are kept"
+    first = both[:4].reset_index(drop=True)
+    pd.testing.assert_frame_equal(first, table, check_dtype=False)
 
 
 @pytest.mark.parametrize(
