@@ -54,6 +54,13 @@ HEAD_OF_SETTINGS = ("task", "setting", "n", "acceptance", "drafted per round", "
 HEAD_OF_PRICES = ("task", "drafter", "texts", "tokens per round", "price of a drafted token", "speed-up", "modelled")
 HEADINGS = {"rules": "Other rules", "lengths": "Draft lengths", "drafters": "Drafters", "prices": "Prices of drafters"}
 
+PRICES = """\
+Losslessly, at batch 1. The price is the median time of a drafted token over that of a target call on one token; the speed-up
+is tokens per second of decoding over those of the target alone in the same pass; modelled: from the prices of calls, and from
+what was drafted and kept.
+
+"""
+
 
 def decision(weighed: Weighed, advice: Advice, summary: pd.DataFrame) -> dict[str, object]:
     """Return a row of decisions.csv: the setting that is safe and fastest, by the clock or else by the model, and what it costs."""
@@ -220,7 +227,8 @@ def redraw(out: Path) -> None:
         shown, head = (rows_of_prices, HEAD_OF_PRICES) if part == "prices" else (rows_of_settings, HEAD_OF_SETTINGS)
         rows = [row for path in parts[part] for row in shown(path)]
         table = markdown(head, rows, num_left=2)
-        tables += [(heading, ranks + table if part == "drafters" else table)] if rows else []
+        before = {"drafters": ranks, "prices": PRICES}.get(part, "")
+        tables += [(heading, before + table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"
     readme.write_text(f"{above}{MARKER}\n\n" + "\n".join(f"## {heading}\n\n{table}" for heading, table in tables))

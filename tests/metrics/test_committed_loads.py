@@ -1,0 +1,32 @@
+"""results/vllm/open_load.csv: what results/README.md says of leniency under load."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+RESULTS = Path(__file__).parents[2] / "results"
+RATES = [4, 8, 16, 24, 32, 48]
+
+
+@pytest.mark.results
+def test_lossless_speculation_stops_paying_under_load_and_leniency_does_not():
+    table = pd.read_csv(RESULTS / "vllm" / "open_load.csv")
+    lossless = table[table["verifier"] == "lossless"].set_index("rate")
+    assert lossless.index.tolist() == RATES
+    assert (lossless.loc[[4, 8], "gain_over_target_low"] > 1).all()
+    assert (lossless.loc[16:, "gain_over_target_high"] < 1).all()
+    lenient = table[table["verifier"] == "ensemble"]
+    assert lenient.groupby("w")["rate"].apply(list).to_dict() == {0.5: RATES, 0.7: RATES}
+    assert (lenient[["gain_over_target_low", "gain_over_lossless_low"]] > 1).all().all()
+    text = (RESULTS / "README.md").read_text()
+    for rate in RATES:
+        rows = [
+            lossless.loc[rate],
+            *(lenient[(lenient["rate"] == rate) & (lenient["w"] == w)].iloc[0] for w in (0.7, 0.5)),
+        ]
+        shown = [
+            "{:.2f} [{:.2f}, {:.2f}]".format(*(row[f"gain_over_target{end}"] for end in ("", "_low", "_high")))
+            for row in rows
+        ]
+        assert f"| {rate} | {' | '.join(shown)} |" in text
