@@ -9,8 +9,6 @@ import math
 import os
 import platform
 import random
-import secrets
-import time
 from collections.abc import Hashable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -78,10 +76,6 @@ def warn_of_newer_pass(results: Results, cells: Sequence[str], where: str) -> No
             f"the speeds shown were timed on {others[-1]}, after those of this machine, {where}: "
             "a run with another name= times them here again"
         )
-
-
-def new_pass_id() -> str:
-    return time.strftime("%Y%m%dT%H%M%S", time.gmtime()) + "-" + secrets.token_hex(4)
 
 
 def order(cells: int, trial: int, seed: int) -> list[int]:

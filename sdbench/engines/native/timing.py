@@ -14,7 +14,6 @@ from sdbench.engines.latency import (
     Clocked,
     LatencyPlan,
     machine,
-    new_pass_id,
     on_the_clock,
     warn_of_another_machine,
     warn_of_newer_pass,
@@ -35,6 +34,7 @@ from sdbench.prepare.cells import Point
 from sdbench.prepare.pair import num_threads
 from sdbench.prepare.progress import Bar, warn
 from sdbench.records import CallRecord, Cell, Results, Store, read
+from sdbench.records.parts import new_stem
 from sdbench.types import needs_of
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
     results = read(store.folder)
     chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
     cells = [*(point.cell.key for point in chosen), *(cell.key for cell in library_cells(points, run))]
-    plan = LatencyPlan(new_pass_id(), machine_of(job.pair_info), chosen, trials_of(groups, timing.repeats))
+    plan = LatencyPlan(new_stem(), machine_of(job.pair_info), chosen, trials_of(groups, timing.repeats))
     if not run.force:
         plan = continue_pass(plan, results, cells, list(map(name_of, groups)))
     if not plan.todo:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from sdbench.engines.latency import (
     Clocked,
     LatencyPlan,
-    new_pass_id,
     on_the_clock,
     order,
     timing_record,
@@ -35,6 +34,7 @@ from sdbench.plan import WorkItem
 from sdbench.prepare.arrivals import arrivals_of
 from sdbench.prepare.progress import Bar, warn
 from sdbench.records import LoadRecord, Results, Store, TimingRecord, read
+from sdbench.records.parts import new_stem
 from sdbench.serve.answer import Answer
 from sdbench.types import EngineError
 
@@ -98,7 +98,7 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
     }
     schedules = arrivals_of(run, list(job.prompts.ids))
     blocks |= {LoadBlock(point.cell.key, each.repeat, schedule=each.key) for point in chosen for each in schedules}
-    plan = LatencyPlan(new_pass_id(), where_timed(kind, chosen), chosen, sorted(blocks))
+    plan = LatencyPlan(new_stem(), where_timed(kind, chosen), chosen, sorted(blocks))
     if not run.force:
         examples = list(job.prompts.ids)[: timing.examples]
         plan = continue_pass(plan, results, examples, is_cached=kind.may_cache_prompts)
