@@ -19,6 +19,9 @@ def test_lossless_speculation_stops_paying_under_load_and_leniency_does_not():
     lenient = table[table["verifier"] == "ensemble"]
     assert lenient.groupby("w")["rate"].apply(list).to_dict() == {0.5: RATES, 0.7: RATES}
     assert (lenient[["gain_over_target_low", "gain_over_lossless_low"]] > 1).all().all()
+    at_most = table[table["rate"] == RATES[-1]].set_index(["verifier", "w"], drop=False)
+    assert set(at_most.index[at_most["is_saturated"]].get_level_values(0)) == {"target", "lossless"}
+    assert at_most[at_most["keeps_up"]]["w"].tolist() == [0.5]
     text = (RESULTS / "README.md").read_text()
     for rate in RATES:
         rows = [
