@@ -121,7 +121,7 @@ class Engine:
         role: str = "target",
     ) -> None:
         """Capture, before timing starts, each step that a stream of such requests can need: for every KV length between the
-        shortest prompt and the longest text and every number of rows, longest first, because later caches fit into theirs.
+        shortest prompt and the longest text, longest first, because later caches fit into theirs, and every number of rows.
         """
         lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         if lm.mode == "off":
@@ -129,14 +129,15 @@ class Engine:
         k, once = request.num_draft, replace(options, max_new_tokens=1, should_stop=None)
         shortest, longest = min(map(len, prompts)), max(map(len, prompts)) + options.max_new_tokens - 1
         last = {(lm.round_up(size + k), lm.round_up(size + k - 1)): size for size in range(shortest, longest + 1)}
+        counts = sorted({lm.num_padded(count, options.batch_size) for count in range(1, options.batch_size + 1)})
         for size in sorted(last.values(), reverse=True):
             text = (list(prompts[0]) * (size // len(prompts[0]) + 1))[:size]
-            for count in sorted(
-                {lm.num_padded(count, options.batch_size) for count in range(1, options.batch_size + 1)}
-            ):
+            for count in counts:
                 requests = [replace(request, prompt=0, verifier=0, key=number) for number in range(count)]
                 batch_run = partial(BatchRun, lm, drafter, [text], [rule], once, self.hook, requests)
                 deque(self._decode(batch_run, claim_all(requests), options.batch_size), 0)
+            if lm.mode == "trace":
+                counts = counts[-1:]  # a trace serves every length, at which one number of rows is enough to check it
 
     def capture_at_once(self) -> None:
         """Capture each step the first time it runs from now on, for example in a warm-up before timing."""

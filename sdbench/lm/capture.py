@@ -69,6 +69,7 @@ class CapturedSteps:
         self._calls: Counter[Hashable] = Counter()
         self._steps: dict[Hashable, CapturedStep] = {}  # for one KV length each
         self._traces: dict[Hashable, CapturedStep] = {}
+        self._checked: set[tuple[Hashable, int]] = set()  # names and KV lengths at which a trace agreed with its step
         self._pool: Any = None  # memory that the graphs of one cache share, since they never run at once
 
     def renew(self) -> "CapturedSteps":
@@ -92,7 +93,7 @@ class CapturedSteps:
         return self._steps[kind, length](*inputs)
 
     def _capture_step(
-        self, step: CapturedStep, kind: Hashable, length: int, inputs: tuple[Tensor, ...]
+        self, step: CapturedStep, kind: tuple[Hashable, Hashable], length: int, inputs: tuple[Tensor, ...]
     ) -> CapturedStep:
         eager = partial(step, length)
         if self.mode == "compile":
@@ -100,10 +101,14 @@ class CapturedSteps:
         stream = torch.cuda.current_stream() if inputs[0].is_cuda else None
         try:
             if self.mode == "trace":
-                if kind not in self._traces:
+                is_new = kind not in self._traces
+                if is_new:
                     self._traces[kind] = trace_step(step, length, inputs)
                 trace = partial(self._traces[kind], torch.tensor(length))
-                _check(eager(*inputs), trace(*inputs))  # at every length, since the model's code might depend on it
+                name, _ = kind
+                if is_new or (name, length) not in self._checked:  # the model's code might depend on the length
+                    _check(eager(*inputs), trace(*inputs))
+                    self._checked.add((name, length))
                 return trace
             graph = GraphStep(eager, inputs, self._pool)
         except torch.OutOfMemoryError:

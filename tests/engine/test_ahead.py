@@ -1,5 +1,6 @@
 """What is done ahead of a round: short prompts prefilled together, steps captured before the clock starts."""
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 import sdbench
 from sdbench.draft import ModelDrafter
 from sdbench.engine import Engine, Options, Request, prefill
-from sdbench.lm.capture import CapturedSteps
+from sdbench.lm import capture as capturing
 from sdbench.lm.model import LM
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble, Exact
@@ -78,15 +79,19 @@ def test_after_a_rehearsal_no_step_is_captured_any_more(monkeypatch, capture, nu
     options = Options(warp=warp, max_new_tokens=70, batch_size=num_rows, is_measured=False)
     drafter = engine.drafter("model", warp)
     kinds = [("target", drafter, 3), ("target", None, 0), ("draft", None, 0)]
-    captured: list[Any] = []
-    honest = CapturedSteps._capture_step
-    monkeypatch.setattr(
-        CapturedSteps, "_capture_step", lambda self, *args: captured.append(args) or honest(self, *args)
-    )
+    captured: list[str] = []
+
+    def counting(name: str, honest: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: captured.append(name) or honest(*args)
+
+    for name in ("trace_step", "GraphStep", "_check"):
+        monkeypatch.setattr(capturing, name, counting(name, getattr(capturing, name)))
     for role, own, num_draft in kinds:
         engine.rehearse(prompts, Request(0, 0, 0, 0, num_draft), rule, options, own, role=role)
     ahead = len(captured)
-    assert ahead
+    assert captured.count("trace_step" if capture == "trace" else "GraphStep") > 0
+    if capture == "trace":
+        assert captured.count("_check") < 2 * captured.count("trace_step") + 20, "not at each number of rows and length"
     for texts in (prompts[:1], prompts[1:2], prompts):
         for role, own, num_draft in kinds[::-1]:
             requests = [Request(n % len(texts), 0, n, n, num_draft) for n in range(num_rows)]

@@ -129,9 +129,15 @@ def test_a_step_is_traced_when_it_has_come_back_often_and_python_is_out_of_it():
         outputs = [cache.steps(step, "step", 64, ids, positions)[0] for _ in range(PATIENCE + 5)]
         assert len(runs) == 1 + (PATIENCE - 1) + 2, "once to compare with and once to trace; then never again"
         outputs += [cache.steps(step, "step", 100, ids, positions)[0] for _ in range(5)]
-    assert len(runs) == 1 + (PATIENCE - 1) + 2 + 1, "its trace serves another KV length, once compared"
+        assert len(runs) == 1 + (PATIENCE - 1) + 2 + 1, "its trace serves another KV length, once compared"
+        one = ids[:1], positions[:1]
+        for length in (64, 100):
+            (row,) = [cache.steps(step, "step", length, *one)[0] for _ in range(PATIENCE)][-1:]
+            assert torch.allclose(row, wanted[:1])
+    again = PATIENCE - 1 + 2
+    assert len(runs) == 1 + (PATIENCE - 1) + 2 + 1 + again, "with fewer rows it is traced; a KV length is compared once"
     assert all(torch.equal(x, wanted) for x in outputs)
-    (trace,) = cache.steps._traces.values()
+    trace: Any = next(iter(cache.steps._traces.values()))
     assert "aten::size" not in str(trace.graph), "what follows from shapes is not worked out again in every call"
     assert [parameter.requires_grad for parameter in model.parameters()] == before
 
@@ -145,7 +151,7 @@ def test_a_trace_that_gives_other_values_is_not_used():
     with pytest.warns(
         UserWarning, match="cannot be traced, so all of them run eagerly: the captured step gives different values"
     ):
-        CapturedSteps("trace")._capture_step(step, "step", 64, (torch.ones(2),))
+        CapturedSteps("trace")(step, "step", 64, torch.ones(2))
 
 
 def test_caches_and_captured_steps_are_kept_for_the_next_call_and_dropped_when_weights_move():
