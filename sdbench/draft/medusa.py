@@ -52,7 +52,7 @@ class Medusa(TrainedDrafter):
         if not prefix.length:
             return self.weights["bias"].new_zeros(self.weights["bias"].shape[1])
         assert prefix.hidden is not None, "target_hidden is among the needs"
-        return prefix.hidden[-1]
+        return prefix.hidden[-1].clone()  # a view would keep the states of all prompts of that call
 
     def admit(self, row: int, prefix: Tensor) -> None:
         self.states[row] = prefix

@@ -1,13 +1,22 @@
 """Drafters that were trained on the target's states: texts, every rule, rows that move, folders, and what is refused."""
 
 from dataclasses import replace
+from itertools import permutations
 from typing import Any
 
 import pytest
+import torch
 
 import sdbench
+from sdbench.audit.command import AuditOptions
+from sdbench.audit.native import audit
+from sdbench.audit.pairs import PROMPTS as SHORT
+from sdbench.audit.pairs import STOP, random_pair
+from sdbench.audit.source import Sampling
+from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.card import write_trained
 from sdbench.draft import class_of
+from sdbench.draft.base import prefill_all
 from sdbench.types import DraftSetup
 from sdbench.verify import Ensemble, Exact
 from tests.draft import proofs
@@ -71,6 +80,76 @@ def test_states_follow_their_row_through_moves_and_refills(target, head, kind):
     together = proofs.decode(target, kind, {"head": head}, rules, batch_size=2)
     assert [g.tokens for g in alone] == [g.tokens for g in together]
     assert [g.q for g in alone] == [pytest.approx(g.q, abs=1e-12) for g in together]
+
+
+@by_kind
+def test_states_after_a_refill_are_those_of_a_fresh_start_and_follow_a_move(target, head, kind):
+    """States, and keys and values of a layer's own cache, at the start of each round, to the bit."""
+
+    class Watched(class_of(kind)[0]):  # pyright: ignore[reportGeneralTypeIssues]
+        def states_of(self, row: int, length: int) -> list[torch.Tensor]:
+            if kind == "medusa":
+                return [self.states[row].clone()]
+            newest = int(self.newest[row])
+            layers = self.cache.read(row, length - 1 - newest).layers
+            return [self.states[row, : newest + 1].clone(), *(x.clone() for layer in layers for x in layer)]
+
+        def draft(self, context: Any, *args: Any) -> Any:
+            self.lengths = context.lengths.tolist()
+            self.seen.append([self.states_of(row, length) for row, length in enumerate(self.lengths)])
+            return super().draft(context, *args)
+
+        def move(self, source: int, row: int) -> None:
+            before = self.states_of(source, 1)
+            super().move(source, row)
+            assert len(before) == len(self.states_of(row, 1))
+            self.moves += [all(map(torch.equal, before, self.states_of(row, 1)))]
+
+    def decoded(rows: int, *keys: int) -> Any:
+        engine = sdbench.Engine(target)
+        drafter: Any = engine.drafter(Watched, engine.warp(), {"head": head})
+        drafter.seen, drafter.moves = [], []
+        prompts, options = [PROMPTS[key] for key in keys], {"keys": keys, "batch_size": rows, **OPTIONS}
+        rule = Ensemble(w=0.0)  # keeps all drafts, so the newest state is the last of a block
+        sdbench.generate(None, None, prompts, [rule], engine=engine, drafter=drafter, **options)
+        return drafter
+
+    for first, second in permutations((0, 2)):
+        refilled, fresh = decoded(1, first, second).seen, decoded(1, second).seen
+        assert len(refilled) > len(fresh) > 1
+        for ours, alone in zip(refilled[-len(fresh) :], fresh, strict=True):
+            assert len(ours[0]) == len(alone[0])
+            assert all(map(torch.equal, ours[0], alone[0]))
+    moves = decoded(3, 0, 1, 2, 3).moves + decoded(4, 3, 2, 1, 0).moves
+    assert moves
+    assert all(moves)
+
+
+@by_kind
+def test_what_waits_of_a_prompt_is_one_state(target, head, kind):
+    """Not the states of all its tokens, nor those of the prompts that were prefilled with it."""
+    engine = sdbench.Engine(target)
+    drafter: Any = engine.drafter(kind, engine.warp(), {"head": head})
+    prompts = [torch.arange(5, 5 + size) for size in (1, 3, 30)]
+    prefixes = engine.target.prefill_all([prompt[:-1] for prompt in prompts], needs=drafter.needs)
+    width = target.config.hidden_size
+    for prefix in prefill_all(drafter, prompts, prefixes):
+        state = getattr(prefix, "state", prefix)
+        assert state.untyped_storage().nbytes() == width * state.element_size()
+
+
+@pytest.mark.slow
+@by_kind
+@pytest.mark.parametrize("sampling", [Sampling(1.0), Sampling(1.0, top_p=0.8), Sampling(0.0)], ids=str)
+def test_untrained_heads_pass_the_audit(tmp_path, kind, sampling):
+    """On the audit's random target: what makes a drafter lossless is the rule, not its training."""
+    target, _ = random_pair()
+    rules = [AuditedRule("exact", Exact()), AuditedRule("ensemble", Ensemble(w=0.7))]
+    knobs = {"head": write_heads(tmp_path / "heads", target, kind)}
+    subject = Subject(
+        rules, target, None, SHORT, sampling, drafter=kind, drafter_options=knobs, budget=4, num_draft=3, stops=(STOP,)
+    )
+    assert audit(subject, AuditOptions(tv=0.3)).verdict == "sound"
 
 
 @by_kind
