@@ -2,6 +2,7 @@
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.ticker import LogLocator, NullLocator
 
 from sdbench.report.figures import marks
 from sdbench.report.figures.planes import level_panels
@@ -35,6 +36,9 @@ def open_load(sweep: Sweep) -> Figure | None:
                 face = curve.colour if is_saturated else "white"
                 axis.plot(part["rate"], part[median], curve.mark, color=curve.colour, mfc=face, markersize=3.5)
         axis.set(title=title, xlabel="arrivals (requests/s)", yscale="log")
+        axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter(lambda seconds, _: f"{seconds:g}")
+        axis.yaxis.set_minor_locator(NullLocator())
     axes[0].set_ylabel("seconds")
     keys = [curve.key(linewidth=0.9, markersize=3.5) for curve in curves]
     marks.finish(figure, axes[-1], table["n"].max(), keys, unit="requests")
