@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import Run
+from sdbench.config import ConfigError, Run
 from sdbench.engines.native.memory import MemoryGuard
 from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
@@ -173,7 +173,10 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
 
     tokenizer, draft_tokenizer = pair_info.tokenizer, pair_info.draft_tokenizer if parts.translates else None
     more: dict[str, Any] = {"draft_tokenizer": draft_tokenizer, "tokenizer_key": pair_info.tokenizer_key}
-    engine = Engine(pair.target, pair.draft, tokenizer, **more)
+    try:
+        engine = Engine(pair.target, pair.draft, tokenizer, **more)
+    except ValueError as error:  # a model that the engine cannot decode with
+        raise ConfigError(" ".join(str(error).split())) from error
     if pair.target.device.type == "cpu":
         engine.hook = MemoryGuard()
     head: Any = pair.target.get_output_embeddings()
