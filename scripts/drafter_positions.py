@@ -30,6 +30,7 @@ from sdbench.words import exit_on_mistake, parse_words
 DEFAULTS = {"parts": "lengths,domains", "n": "100", "records": "results", "out": "results/drafters"}
 DRAFTERS = ("model", "pruned", "medusa", "mtp", "eagle", "eagle3", "block")
 HEADS = ("medusa", "mtp", "eagle3", "block")
+OPTIONS = {"medusa": ("once=0",)}  # of the heads' training, as for those that ship
 LENGTHS = (1, 2, 3, 4, 5)
 DOMAINS = {"gsm8k-tiny": "word problems", "cnndm-tiny": "summaries", "humaneval-tiny": "programs"}
 MEASURES = ("acceptance", "tokens_per_round")
@@ -68,7 +69,8 @@ def train(drafter: str, task: str, records: Path) -> Path:
     """Return the folder of a head, trained if it does not exist yet."""
     out = records / "heads" / f"{drafter}-llama-tiny-{task}"
     if not (out / CARD).exists():
-        sdbench_command("train", drafter, "model=llama-tiny", "model.draft=null", f"task={task}", f"out={out}")
+        words = ["model=llama-tiny", "model.draft=null", f"task={task}", f"out={out}", *OPTIONS.get(drafter, ())]
+        sdbench_command("train", drafter, *words)
     return out.resolve()
 
 

@@ -5,7 +5,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,9 +91,9 @@ def digest_of_file(path: Path, *, digits: int = DIGITS) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()[:digits]
 
 
-def digest_of_path(path: Path) -> str:
-    """Return the SHA-256 of a file's content, or of all files below a folder with their names."""
+def digest_of_path(path: Path, *, without: Collection[str] = ()) -> str:
+    """Return the SHA-256 of a file's content, or of all files below a folder with their names, `without` some names."""
     if path.is_file():
         return digest_of_file(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file())
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name not in without)
     return digest_of(*(f"{file.relative_to(path).as_posix()} {digest_of_file(file)}\n" for file in files))

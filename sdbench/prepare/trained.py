@@ -18,7 +18,7 @@ from sdbench.prepare.progress import warn
 
 RESULTS = Path("results")  # the default folder of the trainings
 TRAINED = "trained:"
-HEAD_CARD = "head.json"
+HEAD_CARD, COURSE = "head.json", "training.json"
 SUBCOMMANDS: Mapping[str, str] = {
     "heads": "ensemble",
     "judges": "judge",

@@ -16,6 +16,7 @@ from typing import Any
 
 from sdbench.config import ConfigError
 from sdbench.files import digest_of, digest_of_file, digest_of_path
+from sdbench.prepare.trained import COURSE, HEAD_CARD
 
 PACKAGE = "sdbench"
 
@@ -57,9 +58,11 @@ def sources(kind: type) -> set[Path]:
 
 
 def files_of(options: Mapping[str, Any], *, prefix: str) -> dict[str, str]:
-    """Return `prefix.option` -> hash of the content, for each option that is a file or a folder."""
+    """Return `prefix.option` -> hash of the content, for each option that is a file or a folder; of what was trained, without
+    the course of its training.
+    """
     return {
-        f"{prefix}.{name}": digest_of_path(Path(text))
+        f"{prefix}.{name}": digest_of_path(Path(text), without=(COURSE,) if (Path(text) / HEAD_CARD).exists() else ())
         for name, value in options.items()
         for text in ([value] if isinstance(value, str) else value if isinstance(value, list | tuple) else [])
         if isinstance(text, str) and text and _exists(Path(text))

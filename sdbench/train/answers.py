@@ -27,9 +27,13 @@ class Answers:
         rows = rows_of(step, count, len(keys))
         if not once:
             return self.sample([keys[row] for row in rows], first + step)
-        if not self.kept:
-            self.kept = self.sample(keys, first, "answers")
-        return [self.kept[row] for row in rows]
+        kept = self.keep(keys, first)
+        return [kept[row] for row in rows]
+
+    def keep(self, keys: Sequence[str], number: int) -> list[Text]:
+        """Return an answer to each key, sampled by the first call unless a checkpoint had them."""
+        self.kept = self.kept or self.sample(keys, number, "answers")
+        return self.kept
 
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint stores, so that a resumed training need not sample again."""

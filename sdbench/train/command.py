@@ -2,6 +2,7 @@
 
 import fcntl
 import re
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,6 +11,7 @@ from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import HubError
 from sdbench.imports import import_object
 from sdbench.subcommand import Compose, Exit, Subcommand
+from sdbench.train.failed_write import FailedWriteError
 from sdbench.train.options import OPTIONS, RECIPES, help_of, parse_recipe
 from sdbench.train.recipes import TrainingRecipe
 from sdbench.words import parse_words
@@ -42,7 +44,11 @@ def run(words: Sequence[str], compose: Compose) -> int:
         raise ConfigError(TINY)
     if name not in RECIPES:
         raise ConfigError(f"the training cannot be {show(name) or 'empty'} {nearest(name, RECIPES)}")
-    _train(name, rest, compose)
+    try:
+        _train(name, rest, compose)
+    except FailedWriteError as error:
+        print(f"sdbench.train: {error}", file=sys.stderr)
+        return Exit.FAILED
     return Exit.DONE
 
 

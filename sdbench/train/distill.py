@@ -18,9 +18,10 @@ from torch import Tensor
 
 from sdbench.files import replace_on_success
 from sdbench.train.answers import Answers, Text
+from sdbench.train.held_out import MeasuredTrainer
 from sdbench.train.recipes import DistillationRecipe, PrunedRecipe
 from sdbench.train.setup import group_by
-from sdbench.train.trainer import Trainer, WarmAdamW
+from sdbench.train.trainer import WarmAdamW
 from sdbench.types import DraftSetup
 
 AnyDistillation = TypeVar("AnyDistillation", bound=DistillationRecipe)
@@ -35,7 +36,7 @@ LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
 }
 
 
-class Distillation(Trainer[AnyDistillation]):
+class Distillation(MeasuredTrainer[AnyDistillation]):
     """Trains from the pair's draft."""
 
     name, checkpoint_every, report_every = "draft", 20, 10
@@ -60,23 +61,32 @@ class Distillation(Trainer[AnyDistillation]):
         """Return the path of the checkpoint. It is beside the folder `out`, which must not exist before the end of the training."""
         return self.out.with_name(f"{self.out.name}.ckpt")
 
-    def progress(self) -> str:
-        return f"{self.recipe.loss} {self.rows[-1]:.4f}"
+    @property
+    def num_held_out(self) -> int:
+        """Return how many rows there are beyond those that are trained on, at most those that the recipe asks for."""
+        return max(len(self.setup.prompts.ids) - self.recipe.num_rows, 0)
 
     def step(self, step: int) -> float:
         recipe = self.recipe
         once = bool(getattr(recipe, "once", False))  # a draft's own answers change as it is trained
-        texts = self.answers.of_step(list(self.setup.prompts.ids), step, recipe.prompts, once=once)
+        texts = self.answers.of_step(self.training_keys, step, recipe.prompts, once=once)
         count, total = sum(len(text) for _, text in texts), 0.0
         for group in group_by(texts, BATCH):
-            loss = self._loss(group) / count
+            p, q = self._laws(group)
+            loss = LOSSES[recipe.loss](p, q).sum() / count
             loss.backward()
             total += float(loss.detach())
         self.optimiser.step(step)
         return total
 
-    def _loss(self, texts: Sequence[Text]) -> Tensor:
-        """Return the loss summed over all tokens of these (prompt, text) pairs."""
+    def agreement_over(self, texts: Sequence[Text]) -> list[float]:
+        total, count = 0.0, sum(len(text) for _, text in texts)
+        for group in group_by(texts, BATCH):
+            total += float(torch.minimum(*self._laws(group)).double().sum())
+        return [total / count]
+
+    def _laws(self, texts: Sequence[Text]) -> tuple[Tensor, Tensor]:
+        """Return p and q [N,V] of all N tokens of these (prompt, text) pairs."""
         ids = torch.zeros(
             len(texts), max(len(p) + len(t) for p, t in texts), dtype=torch.long, device=self.draft.device
         )
@@ -88,17 +98,17 @@ class Distillation(Trainer[AnyDistillation]):
         options = {"use_cache": False, "logits_to_keep": ids.shape[1] - first}
         with torch.no_grad():
             p = warp.law(self.setup.pair.target(ids, **options).logits[row, position - first])
-        q = warp.law(self.draft(ids, **options).logits[row, position - first])
-        return LOSSES[self.recipe.loss](p, q).sum()
+        return p, warp.law(self.draft(ids, **options).logits[row, position - first])
 
     def save(self) -> None:
         """Write a Hugging Face folder with the tokenizer, in the precision of the original weights."""
         self.draft.requires_grad_(False)
         last = self.rows[-20:]
-        metadata = {**self.metadata(), "last": round(sum(last) / len(last), 4)}
+        metadata = {**self.metadata(), "last": round(sum(last) / len(last), 4), "agreement": self.agreement()}
         with replace_on_success(self.out, self.out.with_name(f".{self.out.name}.part")) as part:
             self.draft.to(self.dtype).save_pretrained(part)
             self.setup.pair_info.tokenizer.save_pretrained(part)
+            self.write_course(part, metadata)
             (part / "distilled.json").write_text(json.dumps(metadata, indent=1) + "\n")
 
 

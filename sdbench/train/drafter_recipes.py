@@ -4,13 +4,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from sdbench.config import ConfigError
-from sdbench.train.recipes import TargetsAnswersRecipe, option
+from sdbench.train.recipes import ONCE, TargetsAnswersRecipe, option
 
 
 @dataclass(frozen=True)
 class StatesRecipe(TargetsAnswersRecipe):
     """The options that all drafters on the target's states share; `drafter` is the name of one. With `once` the states of
-    all answers stay in memory.
+    all answers are kept on disk.
     """
 
     def __init_subclass__(cls, drafter: str) -> None:
@@ -20,6 +20,7 @@ class StatesRecipe(TargetsAnswersRecipe):
     prompts: int = option(16, "prompts of a step, each answered once", 1)
     rate: float = option(0.01, "learning rate", 1e-9)
     rows: int = option(2000, "rows of the train split, read repeatedly; the last are held out", 1)
+    once: int = option(1, ONCE)
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,6 @@ class MTPRecipe(StatesRecipe, drafter="mtp"):
     prompts: int = option(8, "prompts of a step", 1)
     rate: float = option(0.002, "learning rate", 1e-9)
     rows: int = option(640, "rows of the train split, read repeatedly; the last are held out", 1)
-    once: int = option(1, "1: rows are answered once, then read repeatedly; 0: answered each time")
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,6 @@ class BlockRecipe(StatesRecipe, drafter="block"):
     prompts: int = option(8, "prompts of a step", 1)
     rate: float = option(0.002, "learning rate", 1e-9)
     rows: int = option(640, "rows of the train split, read repeatedly; the last are held out", 1)
-    once: int = option(1, "1: rows are answered once, then read repeatedly; 0: answered each time")
 
     def refuse_target(self, config: Any) -> None:
         count = config.num_hidden_layers

@@ -3,7 +3,7 @@
 Training unrolls the layer as drafting does (training-time test, EAGLE-3, arXiv:2503.01840, section 3.2). Slot t of pass k reads
 the layer's state of slot t−1 in pass k−1; pass 0 reads the target's state. The slot attends to itself, to the earlier slots of
 its chain (one in each earlier pass), and to the slots of pass 0 before the chain. In every pass the distribution of slot t is
-compared with the target's at t. Texts are sampled once and read repeatedly, with the target's states in memory.
+compared with the target's at t. Texts are sampled once and read repeatedly, with the target's states on disk.
 """
 
 from collections.abc import Iterator, Sequence

@@ -6,6 +6,8 @@ from typing import Any, ClassVar
 from sdbench.config import LENGTH_OPTIONS, ConfigError, Run, nearest
 
 PROMPTS_AT_ONCE = 30  # prompts of a step in trainings that record or mine labels
+HELD_OUT = 32  # rows on which trainings that bring a draft closer to its target are measured
+ONCE = "1: rows are answered once, then read repeatedly; 0: answered each time"
 LOSS_NAMES = ("forward_kl", "reverse_kl", "tv", "overlap")  # of sdbench/train/distill.py
 
 
@@ -24,6 +26,7 @@ class TrainingRecipe:
     trainer: ClassVar[str]  # dotted path of the class that trains
     is_greedy: ClassVar[bool] = False  # texts are decoded at temperature 0
     is_rewarded: ClassVar[bool] = True  # the training uses the scores of texts
+    num_more_rows: ClassVar[int] = 0  # rows that are read beyond `num_rows`, where the split has them, and held out
     needs_draft: ClassVar[bool] = True
     is_of_drafter: ClassVar[bool] = False  # the result is for the run's drafter, which may work without a draft model
     is_model: ClassVar[bool] = (
@@ -163,6 +166,7 @@ class DraftRecipe(DistillationRecipe):
     """The options of distilling a draft."""
 
     version = "1"
+    num_more_rows = HELD_OUT
     is_model = True
     about = "distil a pair's draft towards its target, on texts that the draft samples itself"
     folder = "drafts/MODEL-TASK-LOSS"
@@ -176,7 +180,7 @@ class TargetsAnswersRecipe(DistillationRecipe):
 
     needs_draft = False
 
-    once: int = option(0, "1: rows are answered once, then read repeatedly; 0: answered each time")
+    once: int = option(0, ONCE)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -189,6 +193,7 @@ class PrunedRecipe(TargetsAnswersRecipe):
     """The options of training a pruned target, which lacks some layers, towards the whole target."""
 
     version = "1"
+    num_more_rows = HELD_OUT
     is_model = True
     about = "leave layers out of the target as drafter=pruned does, and distil the rest towards the target on its own answers"
     folder = "drafts/MODEL-TASK-pruned"

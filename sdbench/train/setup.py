@@ -46,7 +46,7 @@ def run_of(words: Sequence[str], recipe: TrainingRecipe, compose: Compose) -> Ru
 
     refuse_options(words)
     drafter = [] if recipe.needs_draft or any(word.startswith("drafter=") for word in words) else ["drafter=lookup"]
-    run = recipe.of_run(compose([*words, *drafter, "task.split=train", f"n={recipe.num_rows}"]))
+    run = recipe.of_run(compose([*words, *drafter, "task.split=train", f"n={recipe.num_rows + recipe.num_more_rows}"]))
     if len(run.num_draft) != 1:
         raise ConfigError(f"a training takes one num_draft, got {list(run.num_draft)}")
     if len(run.drafters) != 1:
@@ -87,9 +87,10 @@ class TrainingSetup:
         if reward and not recipe.is_rewarded:
             raise ConfigError("reward is not an option of this training: it reads no score; remove it")
         metric = reward_of(job.task, reward) if recipe.is_rewarded else None
-        if recipe.prompts > len(job.prompts.ids):
+        num_rows = min(recipe.num_rows, len(job.prompts.ids))
+        if recipe.prompts > num_rows:
             raise ConfigError(
-                f"prompts={recipe.prompts} is more than the {len(job.prompts.ids)} rows available; lower it or raise rows="
+                f"prompts={recipe.prompts} is more than the {num_rows} rows available; lower it or raise rows="
             )
         decoder = Native().open(job)
         return cls(run, job.task, job.pair_info, decoder.pair, job.prompts, decoder, metric, job.planned[0])
@@ -102,7 +103,7 @@ class TrainingSetup:
             **options,
             "version": recipe.version,
             "question (prompts, stops, options)": self.lossless.cell.key,
-            "rows asked": digest_of_data(list(self.prompts.ids)),
+            "rows asked": digest_of_data(list(self.prompts.ids)[: recipe.num_rows]),
         }
 
     def metadata(self) -> dict[str, Any]:

@@ -12,6 +12,7 @@ import torch
 
 from sdbench.config import ConfigError, show
 from sdbench.files import replace_on_success
+from sdbench.train.failed_write import explain_failed_write
 
 
 @dataclass(slots=True)
@@ -81,11 +82,12 @@ class Steps:
             print(f"{progress} {step_s * 1e3:.0f} ms/step {left:.1f} min left", flush=True)
 
     def _store(self, state: Mapping[str, Any], step: int) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         state = {**state, "step": step, "seconds": self.seconds, "identity": json.dumps(self.identity)}
-        # The temporary file has a fixed name, so that the next run overwrites one left by a killed process.
-        with replace_on_success(self.path, self.path.with_suffix(".part")) as part:
-            torch.save(state, part)
+        with explain_failed_write(self.path):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            # The temporary file has a fixed name, so that the next run overwrites one left by a killed process.
+            with replace_on_success(self.path, self.path.with_suffix(".part")) as part, open(part, "wb") as file:
+                torch.save(state, file)
 
 
 def is_whole(path: Path) -> bool:

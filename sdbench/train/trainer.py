@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from sdbench.train.failed_write import explain_failed_write
 from sdbench.train.recipes import TrainingRecipe
 from sdbench.train.setup import TrainingSetup
 from sdbench.train.steps import Steps
@@ -41,10 +42,13 @@ class Trainer(ABC, Generic[Recipe]):
         stored = self.steps.resume()
         if stored is not None:
             self.restore(stored)
+        if self.steps.first < self.recipe.num_steps:
+            self.prepare()
         for step in self.steps.run(self.recipe.num_steps, self.state):
             self.rows.append(self.step(step))
             self.steps.report(step, self.progress)
-        self.save()
+        with explain_failed_write(self.out):
+            self.save()
 
     @property
     def checkpoint(self) -> Path:
@@ -61,6 +65,9 @@ class Trainer(ABC, Generic[Recipe]):
         for part in (self.optimiser, self.answers):
             if part:
                 part.restore(state)
+
+    def prepare(self) -> None:
+        """Compute what several steps read, if there are steps to do."""
 
     @abstractmethod
     def step(self, step: int) -> Any:

@@ -1,6 +1,7 @@
 """A distilled draft: losses that are what they are called, a draft that comes nearer, exact resumption, an ordinary folder."""
 
 import json
+import re
 
 import pytest
 import torch
@@ -8,14 +9,15 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import sdbench.tasks
 from sdbench import embedded
+from sdbench.cli import main
 from sdbench.draft.pruned import PrunedDrafter
 from sdbench.prepare.distilled import distillation_of
 from sdbench.probs import total_variation
-from sdbench.train.distill import LOSSES
+from sdbench.train.distill import LOSSES, Distillation
 from sdbench.train.recipes import LOSS_NAMES
 from sdbench.train.trainer import WARM_UP, WarmAdamW
 from sdbench.types import DraftSetup
-from tests.train.trainings import finished, killed
+from tests.train.trainings import PAIR, finished, killed
 
 WORDS = ("prompts=4", "max_new_tokens=24", "steps=24")
 
@@ -81,6 +83,31 @@ def test_small_steps_are_not_lost_in_half_precision(dtype):
         weight.double(), torch.full((3,), 1 - moved).double(), rtol=0, atol=torch.finfo(dtype).eps + 1e-5
     )
     assert weight.dtype == dtype
+
+
+@pytest.mark.parametrize(
+    ("kind", "more"),
+    [("pruned", ["model.draft=null", "keep_layers=9"]), pytest.param("draft", [], marks=pytest.mark.slow)],
+)
+def test_agreement_is_measured_on_rows_beyond_those_that_are_trained_on(kind, more, tmp_path, capsys, monkeypatch):
+    trained_on, step = set(), Distillation.step
+
+    def look(self, number):
+        trained_on.update(self.training_keys)
+        assert not trained_on & set(self.held_out_keys)
+        return step(self, number)
+
+    monkeypatch.setattr(Distillation, "step", look)
+    out = tmp_path / "draft"
+    words = [*PAIR, *more, "rows=8", "prompts=2", "steps=2", "max_new_tokens=12", f"out={out}"]
+    assert main(["train", kind, *words]) == 0
+    assert len(trained_on) == 8
+    ((loss, agreement),) = re.findall(r"step 2/2 forward_kl (\S+), held-out agreement (\S+)", capsys.readouterr().out)
+    card, course = (json.loads((out / name).read_text()) for name in ("distilled.json", "training.json"))
+    assert float(agreement) == pytest.approx(card["agreement"][0], abs=0.0051)
+    assert course["reports"][-1]["agreement"] == card["agreement"]
+    assert float(loss) == pytest.approx(course["losses"][-1], abs=1e-4)
+    assert (course["rows"], course["held_out"]) == (8, 32)
 
 
 @pytest.mark.slow
