@@ -31,15 +31,15 @@ sdbench.train: train a head, a judge, a gate, a draft or a drafter for a pair an
   python -m sdbench.train block      layers that draft a whole block in one forward (drafter=block)
   python -m sdbench.train TRAINING --help
 
-A training that was interrupted continues when the same command is run again.
+drafter=medusa names that training too. A training that was interrupted continues when the same command is run again.
 Exit codes: 0 done, 1 a fault, 2 bad configuration, 130 interrupted. docs/learned.md describes each training.
 """
 TINY = "the tiny pairs are trained from scratch in a checkout of the repository, by python scripts/train_tiny.py"
 
 
 def run(words: Sequence[str], compose: Compose) -> int:
-    """Run the training named by the first word."""
-    name, rest = (words[0], words[1:]) if words else ("", ())
+    """Run the training that the words name."""
+    name, rest = split_name(words)
     if name == "tiny":
         raise ConfigError(TINY)
     if name not in RECIPES:
@@ -52,8 +52,16 @@ def run(words: Sequence[str], compose: Compose) -> int:
     return Exit.DONE
 
 
+def split_name(words: Sequence[str]) -> tuple[str, Sequence[str]]:
+    """Return the name of the training and the other words. It is the first word, or what drafter= names if that is an option."""
+    drafters = [word for word in words if word.startswith("drafter=")]
+    if drafters and words[0] not in RECIPES and "=" in words[0]:
+        return drafters[0].partition("=")[2], [word for word in words if word != drafters[0]]
+    return (words[0], words[1:]) if words else ("", ())
+
+
 def help_text(words: Sequence[str]) -> str:
-    name = words[0]
+    name, _ = split_name(words)
     return help_of(name) if name in RECIPES else HELP
 
 

@@ -71,6 +71,20 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("words", [["drafter=mtp", *PAIR], [*PAIR, "drafter=mtp"]])
+def test_a_training_is_also_named_by_its_drafter(words, capsys):
+    assert main([*words, "passes=0"]) == 2
+    assert "passes must be at least 1, got 0" in capsys.readouterr().err
+    assert main([*words, "--help"]) == 0
+    assert "sdbench.train mtp: train a layer" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["drafter=nope", *PAIR], ["nope", *PAIR], ["nope", "drafter=mtp"]])
+def test_an_unknown_training_is_one_sentence(words, capsys):
+    assert main(words) == 2
+    assert "the training cannot be nope" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     "kind", ["draft", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("ensemble", "medusa"))]
 )
