@@ -1,17 +1,18 @@
 """results/drafters/speeds.md: the price of a draft, and the speed-up of every drafter at several batch sizes.
 
-    python scripts/drafter_speeds.py [batches=1,8,32] [task=gsm8k-tiny] [temperature=0] [n=32] [repeats=2] [records=results]
+    python scripts/drafter_speeds.py [batches=1,8,32] [task=gsm8k-tiny,…] [temperature=0] [n=32] [repeats=2] [records=results]
                                      [out=results/drafters]
 
 At batch 1 a latency pass of `experiment=drafters` with llama-tiny, in the three parts of drafter_tables.py; at larger ones of the
 drafters that run with the pair, with the lossless rule alone: steps are captured for each drafter, rule and number of rows. The
 target alone is timed in each pass. At larger batches there are at least four batches, for intervals are over batches. Nothing else
 may run on the machine. Records stay in `records`: after an interruption the same command continues. `out` gets speeds.csv, a row
-for each drafter, rule and batch size; speeds.svg; and speeds.md.
+for each drafter, rule and batch size; speeds.svg; and speeds.md. Rows of other tasks, temperatures and batch sizes that are in
+speeds.csv stay there, so that passes can run one after another.
 """
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pandas as pd
 from matplotlib.figure import Figure
 
+from scripts.drafter_tables import DEFAULTS as TABLES
 from scripts.drafter_tables import PARTS, RULES, rows_of, run, shown
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics.markup import markdown
@@ -36,34 +38,67 @@ DEFAULTS = {
     "out": "results/drafters",
 }
 BATCHES = 4  # of texts at each batch size, at least
+PANELS = 3  # in a row of the figure, at most
 LOSSLESS = ("model=llama-tiny", "verifier=exact")
 MEASURES = ("tokens_per_round", "speedup", "speedup_modelled")
-COLUMNS = ["task", "temperature", "batch_size", "drafter", "verifier", "num_timed"]
+PASS = ["task", "temperature", "batch_size"]  # what all rows of a pass share
+COLUMNS = [*PASS, "drafter", "verifier", "num_timed"]
 COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")] + ["draft_ms", "draft_price"]
 
 
+def merge(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of a table, in which these replace those of the same passes: by task, temperature and batch size."""
+    if path.exists():
+        held = pd.read_csv(path)
+        new = set(rows[PASS].itertuples(index=False, name=None))
+        rows = pd.concat([held[[key not in new for key in held[PASS].itertuples(index=False, name=None)]], rows])
+    tasks = list(dict.fromkeys([*TABLES["tasks"].split(","), *rows["task"]]))
+    return rows.sort_values(PASS, key=lambda column: column.map(tasks.index) if column.name == "task" else column)
+
+
+def runs_of(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
+    """Return the rows of each task and temperature, with a name such as "gsm8k-tiny, T = 0"."""
+    runs = table.groupby(["task", "temperature"], sort=False)
+    return [(f"{task}, T = {temperature:g}", rows) for (task, temperature), rows in runs]
+
+
+def parts_of(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
+    """Return the panels as (title, column along x, rows): each run by rule at its smallest batch, then, losslessly, those with
+    several batch sizes by batch size.
+    """
+    rules, sizes = [], []
+    for name, rows in runs_of(table):
+        smallest = rows["batch_size"].min()
+        rules.append((f"{name}\nbatch size {smallest:g}", "verifier", rows[rows["batch_size"] == smallest]))
+        if rows["batch_size"].nunique() > 1:
+            lossless = rows[rows["verifier"] == RULES[0]]
+            sizes.append((f"{name}\n{RULES[0]}, by batch size", "batch_size", lossless))
+    return rules + sizes
+
+
 def draw(table: pd.DataFrame) -> Figure:
-    """Draw the speed-up of each drafter: by rule at the smallest batch, and by batch size, if there are several, losslessly."""
-    sizes = table["batch_size"].unique()
-    parts = [(table[table["batch_size"] == sizes[0]], "verifier", f"batch size {sizes[0]}")]
-    if len(sizes) > 1:
-        parts += [(table[table["verifier"] == RULES[0]], "batch_size", f"{RULES[0]}, by batch size")]
-    figure, axes = panels(len(parts), width=PAGE, height=2.8, sharey=True)
+    """Draw the speed-up of each drafter: a panel for each run by rule, and for each that has several batch sizes."""
+    parts = parts_of(table)
+    columns = 2 if len(parts) == 4 else min(len(parts), PANELS)
+    figure, axes = panels(columns, -(-len(parts) // columns), width=PAGE, height=2.6, sharey=True)
     slots = range(table["drafter"].nunique())
     looks = [(CYCLE[i % len(CYCLE)], MARKS[(i + i // len(CYCLE)) % len(MARKS)]) for i in slots]
     looks_of = dict(zip(dict.fromkeys(table["drafter"]), looks, strict=True))
-    for axis, (rows, column, title) in zip(axes, parts, strict=True):
+    for axis, (title, column, rows) in zip(axes, parts, strict=False):
         values = list(dict.fromkeys(rows[column]))
         axis.axhline(1, color="0.5", linewidth=0.8)
         axis.set_title(title)
         axis.set_xticks(range(len(values)), [str(value) for value in values])
-        for number, (drafter, own) in enumerate(rows.groupby("drafter", sort=False)):
+        for number, (drafter, line) in enumerate(rows.groupby("drafter", sort=False)):
             colour, mark = looks_of[drafter]
-            own = own.set_index(column).reindex(values)
+            line = line.set_index(column).reindex(values)
             x = [slot + 0.04 * (number - len(slots) / 2) for slot in range(len(values))]
-            axis.plot(x, own["speedup"], f"{mark}-", color=colour, markersize=4, linewidth=1)
-            axis.vlines(x, own["speedup_low"], own["speedup_high"], color=colour, linewidth=0.8)
-    axes[0].set_ylabel("speed-up over the target alone")
+            axis.plot(x, line["speedup"], f"{mark}-", color=colour, markersize=4, linewidth=1)
+            axis.vlines(x, line["speedup_low"], line["speedup_high"], color=colour, linewidth=0.8)
+    for axis in axes[len(parts) :]:
+        figure.delaxes(axis)
+    for axis in axes[: len(parts) : columns]:
+        axis.set_ylabel("speed-up over the target alone")
     keys = [key(str(drafter), colour, mark) for drafter, (colour, mark) in looks_of.items()]
     legend_below(figure, keys, -(-len(keys) // 2))
     settle(figure)
@@ -94,53 +129,67 @@ def sizes_of(table: pd.DataFrame) -> str:
     return ", ".join(f"{n:g} texts" if size == 1 else f"{n:g} batches of {size:g}" for size, n in counts.items())
 
 
-def text_of(table: pd.DataFrame) -> str:
-    batches = sorted(table["batch_size"].unique())
-    task, temperature = table["task"].iloc[0], table["temperature"].iloc[0]
+def tables_of(run: pd.DataFrame) -> list[str]:
+    """Return the tables of a task and temperature: which drafters are faster, then prices and speed-ups by batch size."""
+    batches = sorted(run["batch_size"].unique())
     heads = ["drafter", "rule", "tokens per round"]
     heads += [f"price at batch {size:g}" for size in batches] + [f"speed-up at batch {size:g}" for size in batches]
-    lines = [line_of(rows, batches) for _, rows in table.groupby(["verifier", "drafter"], sort=False)]
+    lines = [line_of(rows, batches) for _, rows in run.groupby(["verifier", "drafter"], sort=False)]
+    return [
+        markdown(["rule", "batch", "faster than the target alone for sure", "slower for sure"], order_of(run)),
+        markdown(heads, lines),
+    ]
+
+
+def text_of(table: pd.DataFrame) -> str:
+    runs = runs_of(table)
     return "\n".join(
         [
             "# Prices and speed-ups of drafters by batch size",
             "",
-            f"llama-tiny on {task}, T = {temperature:g}, {sizes_of(table)}. The price is the median time of a",
+            f"llama-tiny on {'; '.join(f'{name}, {sizes_of(rows)}' for name, rows in runs)}. The price is the median time of a",
             "drafted token over that of a target call on one token, both at the same batch size. The speed-up is tokens per",
             "second of decoding over those of the target alone in the same pass and at the same batch size, with a 95 % interval",
             "over texts, or over batches of texts, which does not include how machines differ. [README.md](README.md) has the",
             "quality of each setting. Written by `python scripts/drafter_speeds.py`.",
             "",
             "![Speed-ups of drafters by batch size](speeds.svg)",
-            "",
-            markdown(["rule", "batch", "faster than the target alone for sure", "slower for sure"], order_of(table)),
-            markdown(heads, lines),
+            *(line for name, rows in runs for line in ("", f"## {name}", "", *tables_of(rows))),
         ]
     )  # fmt: skip
 
 
-def main(words: Sequence[str]) -> int:
-    with exit_on_mistake("drafter_speeds", __doc__, words):
-        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
-    task, records, out = options["task"], Path(options["records"]), Path(options["out"])
-    frames = []
-    for batch_size in map(int, options["batches"].split(",")):
-        count = max(int(options["n"]), BATCHES * batch_size) if batch_size > 1 else int(options["n"])
-        timing = [f"timing.batch_size={batch_size}", f"timing.examples={count}", f"timing.repeats={options['repeats']}"]
-        choice = [f"temperature={options['temperature']}", f"n={count}", *timing]
-        name = f"T{options['temperature']}-batch-{batch_size}"
-        if batch_size == 1:
-            parts = {part: run(name, part, task, records, *words, *choice) for part, words in PARTS.items()}
-        else:
-            parts = {"shipped": run(name, "shipped", task, records, *PARTS["shipped"], *choice, base=LOSSLESS)}
-        rows = [rows_of(results, part) for part, results in parts.items()]
-        frames += [part.assign(batch_size=batch_size).reindex(columns=COLUMNS) for part in rows]
-    table = pd.concat(frames)
+def time_pass(task: str, batch_size: int, options: Mapping[str, str]) -> pd.DataFrame:
+    """Return the rows of one task at one batch size; only what the records do not have is timed."""
+    count = max(int(options["n"]), BATCHES * batch_size) if batch_size > 1 else int(options["n"])
+    timing = [f"timing.batch_size={batch_size}", f"timing.examples={count}", f"timing.repeats={options['repeats']}"]
+    choice = [f"temperature={options['temperature']}", f"n={count}", *timing]
+    name, records = f"T{options['temperature']}-batch-{batch_size}", Path(options["records"])
+    if batch_size == 1:
+        parts = {part: run(name, part, task, records, *words, *choice) for part, words in PARTS.items()}
+    else:
+        parts = {"shipped": run(name, "shipped", task, records, *PARTS["shipped"], *choice, base=LOSSLESS)}
+    rows = pd.concat([rows_of(results, part) for part, results in parts.items()])
+    return rows.assign(batch_size=batch_size).reindex(columns=COLUMNS)
+
+
+def write(table: pd.DataFrame, out: Path) -> None:
+    """Write the table, its figure and its page."""
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(out / "speeds.csv", index=False, float_format="%.6g")
     with house_style():
         save(draw(table), out, "speeds")
     remove_prints(out)
     (out / "speeds.md").write_text(text_of(table))
+
+
+def main(words: Sequence[str]) -> int:
+    with exit_on_mistake("drafter_speeds", __doc__, words):
+        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
+    out = Path(options["out"])
+    for task in options["task"].split(","):
+        for batch_size in map(int, options["batches"].split(",")):
+            write(merge(out / "speeds.csv", time_pass(task, batch_size, options)), out)
     return 0
 
 

@@ -5,14 +5,15 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scripts.drafter_speeds import COLUMNS, draw, order_of, text_of
+from scripts import drafter_speeds
+from scripts.drafter_speeds import COLUMNS, draw, merge, order_of, text_of
 
 DRAFTERS = Path(__file__).parents[2] / "results" / "drafters"
 
 
-def table_of(speeds: dict[tuple[str, str, int], float]) -> pd.DataFrame:
+def table_of(speeds: dict[tuple[str, str, int], float], task: str = "gsm8k-tiny") -> pd.DataFrame:
     """{(drafter, rule, batch size): speed-up}, each with an interval of ± 0.1"""
-    fixed = {"task": "gsm8k-tiny", "temperature": 0.0, "num_timed": 8, "tokens_per_round": 2.5, "draft_price": 0.1}
+    fixed = {"task": task, "temperature": 0.0, "num_timed": 8, "tokens_per_round": 2.5, "draft_price": 0.1}
     table = pd.DataFrame(speeds.keys(), columns=["drafter", "verifier", "batch_size"]).assign(**fixed)
     speed = pd.Series(list(speeds.values()))
     return table.assign(speedup=speed, speedup_low=speed - 0.1, speedup_high=speed + 0.1).reindex(columns=COLUMNS)
@@ -44,9 +45,78 @@ def test_what_was_not_timed_at_a_batch_size_has_a_dash():
     assert len(draw(TABLE[TABLE["batch_size"] == 1]).axes) == 1
 
 
+OTHERS = [
+    table_of({("model", "lossless", 1): 1.5, ("pruned", "lossless", 1): 0.7}, task)
+    for task in ("humaneval-tiny", "cnndm-tiny")
+]
+
+
+def test_a_pass_replaces_only_rows_of_its_task_temperature_and_batch_size(tmp_path):
+    path = tmp_path / "speeds.csv"
+    table = TABLE
+    for rows in (*OTHERS, table_of({("suffix", "lossless", 1): 1.3}), OTHERS[0].assign(temperature=1.0)):
+        table.to_csv(path, index=False)
+        table = merge(path, rows)
+    assert [tuple(row) for row in table[["task", "temperature", "batch_size", "drafter"]].to_numpy()] == [
+        ("gsm8k-tiny", 0, 1, "suffix"),
+        ("gsm8k-tiny", 0, 8, "model"),
+        ("cnndm-tiny", 0, 1, "model"),
+        ("cnndm-tiny", 0, 1, "pruned"),
+        ("humaneval-tiny", 0, 1, "model"),
+        ("humaneval-tiny", 0, 1, "pruned"),
+        ("humaneval-tiny", 1, 1, "model"),
+        ("humaneval-tiny", 1, 1, "pruned"),
+    ]
+    assert merge(tmp_path / "none.csv", OTHERS[0]).equals(OTHERS[0])
+
+
+def test_each_task_has_its_tables_and_panels():
+    table = pd.concat([TABLE, *OTHERS])
+    text = text_of(table)
+    assert [line for line in text.splitlines() if line.startswith("## ")] == [
+        "## gsm8k-tiny, T = 0",
+        "## humaneval-tiny, T = 0",
+        "## cnndm-tiny, T = 0",
+    ]
+    assert text.count("| pruned | lossless | 2.50 | 10% | 0.70 [0.60, 0.80] |") == 2
+    assert (
+        "gsm8k-tiny, T = 0, 8 texts, 8 batches of 8; humaneval-tiny, T = 0, 8 texts; cnndm-tiny, T = 0, 8 texts. The"
+        in text
+    )
+    assert [axis.get_title() for axis in draw(table).axes] == [
+        "gsm8k-tiny, T = 0\nbatch size 1",
+        "humaneval-tiny, T = 0\nbatch size 1",
+        "cnndm-tiny, T = 0\nbatch size 1",
+        "gsm8k-tiny, T = 0\nlossless, by batch size",
+    ]
+
+
+def test_passes_of_several_tasks_and_sizes_are_written_one_by_one(tmp_path, monkeypatch):
+    passes = []
+
+    def time_pass(task, batch_size, options):
+        passes.append((task, batch_size))
+        return table_of({("model", "lossless", batch_size): 1.2}, task)
+
+    monkeypatch.setattr(drafter_speeds, "time_pass", time_pass)
+    for words in (["task=gsm8k-tiny", "batches=1,8"], ["task=cnndm-tiny,humaneval-tiny", "batches=1"]):
+        assert drafter_speeds.main([*words, f"out={tmp_path}"]) == 0
+    wanted = [("gsm8k-tiny", 1), ("gsm8k-tiny", 8), ("cnndm-tiny", 1), ("humaneval-tiny", 1)]
+    assert passes == wanted
+    assert (
+        list(pd.read_csv(tmp_path / "speeds.csv")[["task", "batch_size"]].itertuples(index=False, name=None)) == wanted
+    )
+    assert {path.name for path in tmp_path.iterdir()} == {"speeds.csv", "speeds.md", "speeds.svg"}
+
+
+def of_word_problems() -> pd.DataFrame:
+    table = pd.read_csv(DRAFTERS / "speeds.csv")
+    return table[(table["task"] == "gsm8k-tiny") & (table["temperature"] == 0)]
+
+
 @pytest.mark.results
 def test_leniency_reverses_the_order_of_heads_and_draft_model_in_speed():
-    table = pd.read_csv(DRAFTERS / "speeds.csv")
+    table = of_word_problems()
     at = table[table["batch_size"] == 1].set_index(["drafter", "verifier"])
     assert at.loc[("medusa", "lossless"), "speedup_low"] > at.loc[("model", "lossless"), "speedup_high"]
     assert at.loc[("model", "typical"), "speedup_low"] > at.loc[("medusa", "typical"), "speedup_high"]
@@ -55,7 +125,7 @@ def test_leniency_reverses_the_order_of_heads_and_draft_model_in_speed():
 
 @pytest.mark.results
 def test_at_batch_8_no_drafter_is_shown_to_be_faster_losslessly():
-    table = pd.read_csv(DRAFTERS / "speeds.csv")
+    table = of_word_problems()
     at = table[(table["batch_size"] == 8) & (table["verifier"] == "lossless")]
     assert len(at) > 10
     assert (at["speedup_low"] < 1).all()
