@@ -68,6 +68,10 @@ RULES = ("lossless", "ensemble", "typical")
 LABELS = ("lossless", "w = 0.7", "typical")
 PANELS = 3  # in a row of the figure
 MARKER = "<!-- written by `python scripts/drafter_tables.py` from here on -->"
+SPEEDS = (
+    "The price of a draft and the speed-up over the target alone are those of separate passes at batch 1, over fewer texts: "
+    "[speeds.md](speeds.md). A table without these columns is of a task and temperature that were not timed."
+)
 HEAD = [
     "drafter",
     "rule",
@@ -143,6 +147,22 @@ def add_prices(summary: pd.DataFrame, results: Results) -> None:
                 1e3 * seconds["draft"],
                 seconds["draft"] / seconds["target"],
             )
+
+
+def add_speeds(summary: pd.DataFrame, path: Path) -> bool:
+    """Fill in prices and speed-ups that a summary lacks from the table of drafter_speeds.py, at batch 1; return whether it has
+    any for these runs.
+    """
+    if not path.exists():
+        return False
+    names, columns = ["task", "temperature", "drafter", "verifier"], ["draft_ms", "draft_price", "num_timed"]
+    columns += [f"speedup{end}" for end in ("", "_low", "_high")]
+    speeds = pd.read_csv(path).query("batch_size == 1").astype({"temperature": float}).set_index(names)[columns]
+    cells = pd.MultiIndex.from_frame(summary[names].astype({"temperature": float}))
+    timed = speeds.reindex(cells).set_axis(summary.index)
+    untimed = summary["speedup"].isna() & timed["speedup"].notna()
+    summary.loc[untimed, columns] = timed[untimed]
+    return bool(untimed.any())
 
 
 def shown(row: pd.Series, name: str, digits: int, scale: float = 1) -> str:
@@ -246,12 +266,13 @@ def orders_of(summary: pd.DataFrame) -> str:
     return f"Drafters by {label}, {what}\n\n{markdown(['run', *RULES, 'reversed for sure'], lines).rstrip()}"
 
 
-def text_of(summary: pd.DataFrame) -> str:
-    """Return the text after MARKER in README.md."""
+def text_of(summary: pd.DataFrame, speeds: str = "") -> str:
+    """Return the text after MARKER in README.md; `speeds`: a sentence on where speeds are from, if they are not of these runs."""
     parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", "", orders_of(summary), ""]
     drafters = list(dict.fromkeys(name.partition(" ")[0] for name in summary["drafter"]))
     rows = [[name, *HEADLINES.get(name, ("–", "–"))] for name in drafters]
     parts += [markdown(["drafter", "its source reports", "why the numbers here differ"], rows).rstrip(), ""]
+    parts += [speeds, ""] if speeds else []
     for (task, temperature), run in summary.groupby(["task", "temperature"], sort=False):
         parts += [f"## {task}, T = {temperature:g}", "", table_of(run), ""]
     return "\n".join(parts)
@@ -269,11 +290,12 @@ def merge(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
 def redraw(out: Path) -> None:
     """Write the figure and the generated part of README.md from summary.csv."""
     summary, readme = pd.read_csv(out / "summary.csv"), out / "README.md"
+    speeds = SPEEDS if add_speeds(summary, out / "speeds.csv") else ""
     with house_style():
         save(draw_ranks(summary), out, "ranks")
     remove_prints(out)
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Drafters\n\n"
-    readme.write_text(f"{above}{MARKER}\n\n{text_of(summary)}")
+    readme.write_text(f"{above}{MARKER}\n\n{text_of(summary, speeds)}")
 
 
 def main(words: Sequence[str]) -> int:

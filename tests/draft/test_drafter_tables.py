@@ -53,6 +53,37 @@ def test_readme_and_figure_come_from_the_summary_alone(tmp_path):
     assert (tmp_path / "ranks.svg").stat().st_size > 1000
 
 
+def test_prices_and_speedups_that_were_timed_separately_join_the_table_of_their_run(tmp_path):
+    other = RUN.assign(temperature=1.0)
+    pd.concat([RUN, other]).to_csv(tmp_path / "summary.csv", index=False)
+    speeds = RUN[["task", "temperature", "drafter", "verifier"]].assign(
+        batch_size=1, num_timed=4, draft_ms=0.25, draft_price=0.125, speedup=1.5, speedup_low=1.4, speedup_high=1.6
+    )
+    later = speeds.assign(batch_size=8, speedup=0.5)
+    pd.concat([speeds[speeds["drafter"] != "new"], later]).to_csv(tmp_path / "speeds.csv", index=False)
+    redraw(tmp_path)
+    text = (tmp_path / "README.md").read_text()
+    assert drafter_tables.SPEEDS in text
+    first, second = text.split("## gsm8k-tiny, T = ")[1:]
+    lines = {tuple(cells[:2]): cells for line in first.splitlines() if len(cells := line.strip("| ").split(" | ")) > 3}
+    head = lines["drafter", "rule"]
+    price, speed = head.index("price of a draft"), head.index("speed-up")
+    line = lines["model", "typical"]
+    assert (line[price], line[speed]) == ("0.25 ms, 12% of a target call", "1.50 [1.40, 1.60]")
+    assert (lines["new", "typical"][price], lines["new", "typical"][speed]) == ("–", "–")
+    assert "speed-up" not in second
+    assert pd.read_csv(tmp_path / "summary.csv")["speedup"].isna().all(), "it has what its own runs measured"
+
+
+def test_a_run_that_was_timed_itself_keeps_its_speeds(tmp_path):
+    timed = RUN.assign(speedup=2.0, speedup_low=1.9, speedup_high=2.1, draft_ms=1.0, draft_price=0.5, num_timed=3)
+    timed.assign(batch_size=1, speedup=1.0).to_csv(tmp_path / "speeds.csv", index=False)
+    table = timed.copy()
+    assert not drafter_tables.add_speeds(table, tmp_path / "speeds.csv")
+    assert not drafter_tables.add_speeds(table, tmp_path / "none.csv")
+    assert table.equals(timed)
+
+
 def test_a_drafter_measured_again_keeps_the_rows_of_others(tmp_path):
     RUN.to_csv(tmp_path / "summary.csv", index=False)
     table = drafter_tables.merge(tmp_path / "summary.csv", run_of({"new": (7.0, 8.0, 9.0), "block": (4.0, 4.0, 4.0)}))
