@@ -1,10 +1,12 @@
-"""The cost of drafters beyond calls of models: a look-up in a long text, a round of early exit against its formula, and memory.
+"""The cost of drafters beyond calls of models: text handling, a look-up in a long text, drafts of heads against calls of the
+target and of a layer, a round of early exit against its formula, and memory.
 
     python scripts/bench_engine.py drafters=all|NAME,NAME [OPTIONS]    measures them
     python scripts/bench_drafters.py NAME|alone [device=cpu]           prints the peak bytes with one drafter, as memory is measured
 
-The drafters are those of configs/drafter with the options of their files. A drafter that needs a tokenizer, or a head that does not
-ship for this pair, is left out and named. With one thread, tokenizers and models wait least for each other.
+The drafters are those of configs/drafter with the options of their files. A drafter that needs a tokenizer or a gate that does not
+ship for this pair is left out and named; a head that does not ship is random, which changes no shape of a step (bench_heads.py).
+With one thread, tokenizers and models wait least for each other.
 """
 
 import random
@@ -18,6 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.bench_heads import HEADS, draft_prices, goal, random_head
 from scripts.bench_tools import (
     Stopwatch,
     forget_peak,
@@ -25,6 +28,7 @@ from scripts.bench_tools import (
     print_peak,
     random_llama,
     resident_bytes,
+    target_s,
     time_engines,
 )
 from sdbench import embedded
@@ -36,22 +40,26 @@ from sdbench.draft.length import GrownContext
 from sdbench.draft.lookup import TextDrafter
 from sdbench.engine import Engine, generate
 from sdbench.engines.latency import peak_memory
+from sdbench.lm.capture import Mode
 from sdbench.lm.load import find, load_model, load_tokenizer
 from sdbench.lm.model import LM
 from sdbench.prepare.pair import folder_of
 from sdbench.types import DRAFTER_NEEDS, needs_of
 from sdbench.verify import Exact
+from tests.draft.toys import word_tokenizer, words_of
 
 EMBEDDED = Path(str(embedded.__file__)).parent
 NUM_DRAFT, WARM_UPS = 5, 2
 SIZES = (1, 32)  # of batches
+TEXT_SHARES = {1: 0.15, 32: 0.1}  # of a round at most, by batch size
 PROMPT, LONG, FULL = 64, 8000, 4000  # tokens of the texts of rounds, of look-ups, and of memory
 FULL_ROWS = 4
 CORPUS_BYTES = 100_000_000
 ROUNDS, EMITTED = 40, 3  # of look-ups, and the tokens that each adds to a text
 OTHER_DRAFT = "embedded:qwen-tiny/draft"  # whose tokenizer is another than llama-tiny's
 ALONE = "alone"
-OF_MEMORY = ("early-exit", "lookup", "suffix")
+OF_MEMORY = ("early-exit", "lookup", "retrieval", "suffix")
+VOCAB, CORPUS = 1000, 200_000  # tokens of the tokenizer and of the corpus whose memory is measured
 
 
 def drafters_of(names: str) -> list[str]:
@@ -63,8 +71,8 @@ def drafters_of(names: str) -> list[str]:
     return wanted
 
 
-def built_of(bench: Any, name: str) -> tuple[Engine, Any] | None:
-    """Return an eager engine and the drafter of this name; None if the pair lacks something that the drafter needs."""
+def built_of(bench: Any, name: str, capture: Mode | None = "off") -> tuple[Engine, Any] | None:
+    """Return an engine and the drafter of this name; None if the pair lacks something that the drafter needs."""
     kind, options = class_of(name)
     needs, options = needs_of(kind, DRAFTER_NEEDS), dict(options)
     tokenizer, draft, draft_tokenizer = bench.tokenizer, bench.draft if "draft" in needs else None, None
@@ -77,48 +85,69 @@ def built_of(bench: Any, name: str) -> tuple[Engine, Any] | None:
     if "corpus" in options and tokenizer is not None:
         options["corpus"] = str(Path(mkdtemp()) / "corpus.txt")
         Path(options["corpus"]).write_text(tokenizer.decode(bench.corpus))
-    trained = {
-        "head": f"drafters/{name}/{bench.name}/gsm8k-tiny",
-        "length_head": f"gates/{kind.__name__}/{bench.name}/gsm8k-tiny-T1",
-    }
-    for option in options.keys() & trained.keys():
-        options[option] = EMBEDDED / trained[option]
-        if not options[option].is_dir():
+    engine = Engine(bench.target, draft, tokenizer, draft_tokenizer=draft_tokenizer, capture=capture)
+    engine.capture_at_once()  # before the drafter is built: its models take it over
+    if "length_head" in options:
+        options["length_head"] = EMBEDDED / f"gates/{kind.__name__}/{bench.name}/gsm8k-tiny-T1"
+        if not options["length_head"].is_dir():
             return None
-    engine = Engine(bench.target, draft, tokenizer, draft_tokenizer=draft_tokenizer, capture="off")
+    if "head" in options:
+        options["head"] = head_of(bench, name)
+        if options["head"] is None:
+            return engine, random_head(engine, name, NUM_DRAFT)
     return engine, engine.drafter(name, engine.warp(1.0), options)
+
+
+def head_of(bench: Any, name: str) -> Path | None:
+    """Return the folder of the head that ships for this pair; None without one."""
+    folder = EMBEDDED / f"drafters/{name}/{bench.name}/gsm8k-tiny"
+    return folder if bench.name and folder.is_dir() else None
 
 
 def measure_drafters(bench: Any, names: str) -> Iterator[Any]:
     """Return the figures of drafters; `bench` is a Bench of bench_engine."""
     wanted = drafters_of(names)
+    notes = {name: "a random head" for name in wanted if name in HEADS and head_of(bench, name) is None}
     for name in wanted:
         built = built_of(bench, name)
         if built is None:
-            print(f"bench_engine: {name} is left out: this pair has no tokenizer or no head for it", file=sys.stderr)
+            print(f"bench_engine: {name} is left out: this pair has no tokenizer or no gate for it", file=sys.stderr)
             continue
         for size in SIZES:
-            yield overhead(bench, f"{name}: beyond model calls, share of a round at batch {size}", *built, size)
+            yield from overhead(bench, name, *built, size, notes.get(name, ""))
     for name in wanted:
         if (built := built_of(bench, name)) and isinstance(built[1], TextDrafter):
             for size in SIZES:
                 yield from look_up(bench, name, built[1], size)
     if "retrieval" in wanted and bench.tokenizer is not None:
         yield from corpus_times(bench)
+    for name in (name for name in wanted if name in HEADS):
+        if built := built_of(bench, name, None):
+            yield from draft_prices(bench, name, *built, notes.get(name, ""))
     if "early-exit" in wanted:
         yield early_exit(bench)
     yield from memory(bench, [name for name in OF_MEMORY if name in wanted])
 
 
-def overhead(bench: Any, name: str, engine: Engine, drafter: Any, size: int) -> Any:
-    """Return the share of a round's time that drafting and observing take without calls of models, run eagerly."""
-    shares = []
+def overhead(bench: Any, name: str, engine: Engine, drafter: Any, size: int, note: str = "") -> Iterator[Any]:
+    """Return the share of a round's time that drafting and observing take without calls of models, run eagerly; and for a
+    drafter that counts it, the share that decoding and encoding text take.
+    """
+    shares: list[float] = []
+    of_text: list[float] = []
+    counts = getattr(drafter, "counts", {})
     for turn in range(-WARM_UPS, bench.repeats):
+        before_s = counts.get("text_s", 0.0)
         watch = decode(bench, engine, drafter, size)
         if turn >= 0:
             spent = sum(call.seconds - call.inner_s for call in watch.calls if call.phase in ("draft", "observe"))
             shares.append(spent / watch.seconds("round"))
-    return bench.figure(name, shares)
+            of_text.append((counts.get("text_s", 0.0) - before_s) / watch.seconds("round"))
+    yield bench.figure(f"{name}: beyond model calls, share of a round at batch {size}", shares, note)
+    if "text_s" in counts:
+        yield bench.figure(
+            f"{name}: text handling, share of a round at batch {size}", of_text, goal(TEXT_SHARES.get(size))
+        )
 
 
 def decode(bench: Any, engine: Engine, drafter: Any, size: int) -> Stopwatch:
@@ -173,26 +202,6 @@ def corpus_times(bench: Any) -> Iterator[Any]:
         yield bench.figure(f"retrieval: seconds to {what} {name}", [seconds], f"{count:,} tokens")
 
 
-def target_s(bench: Any, num_rows: int, width: int, length: int) -> float:
-    """Return the median seconds of a call of the target on `width` tokens after texts of `length`, run as a round runs it."""
-    lm = LM(bench.target)
-    lm.patience = 1
-    cache = lm.cache(num_rows, length + width + 1)
-    ids = torch.full((num_rows, width), 5, device=lm.device)
-    positions = length + torch.arange(width, device=lm.device).expand(num_rows, -1)
-    kv_length = lm.kv_length(length + width, cache)
-
-    def step(length: int, ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
-        return (lm.forward(ids, lm.plan(positions, cache, length), cache),)
-
-    def call() -> int:
-        return len(cache.steps(step, "call", kv_length, ids, positions))
-
-    with torch.inference_mode():
-        times = [bench.seconds(call)[1] for _ in range(5 * WARM_UPS + 10 * bench.repeats)]
-    return sorted(times[5 * WARM_UPS :])[5 * bench.repeats]
-
-
 def early_exit(bench: Any) -> Any:
     """Return the time of a round at batch 1, divided by that of one verification and E/N of a target call per drafted token."""
     lm, ratios = LM(bench.target), []
@@ -219,19 +228,37 @@ def memory(bench: Any, names: Sequence[str]) -> Iterator[Any]:
 
 
 def peak_bytes(name: str, device: str) -> float:
-    """Return the peak memory of one call with a random target of eight layers."""
+    """Return the peak memory of one call with a random target of eight layers. A corpus is indexed before, whatever is measured,
+    since memory that this leaves to the allocator counts as used before.
+    """
+    tokenizer = word_tokenizer(VOCAB)
+    with TemporaryDirectory() as folder:
+        corpus = indexed_corpus(Path(folder), tokenizer)
+        return peak_of_call(name, device, tokenizer, {"corpus": corpus} if name == "retrieval" else {})
+
+
+def peak_of_call(name: str, device: str, tokenizer: Any, options: dict[str, Any]) -> float:
     before = resident_bytes()
-    sizes = {"vocab_size": 1000, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
+    sizes = {"vocab_size": VOCAB, "hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 8}
     sizes |= {"num_attention_heads": 4, "num_key_value_heads": 4, "max_position_embeddings": 2 * FULL}
     torch.manual_seed(0)
     target = random_llama(device, **sizes)
-    prompts = torch.randint(5, 1000, (FULL_ROWS, FULL), generator=torch.Generator().manual_seed(0)).tolist()
-    engine = Engine(target, capture="off")
-    drafter = NoDraft() if name == ALONE else engine.drafter(name, engine.warp(1.0))
+    prompts = torch.randint(5, VOCAB, (FULL_ROWS, FULL), generator=torch.Generator().manual_seed(0)).tolist()
+    engine = Engine(target, tokenizer=tokenizer, capture="off")
+    drafter = NoDraft() if name == ALONE else engine.drafter(name, engine.warp(1.0), options)
     forget_peak()
     more: dict[str, Any] = {"max_new_tokens": 24, "stop_ids": (), "num_draft": NUM_DRAFT, "measure": False}
     generate(None, None, prompts, [Exact()], engine=engine, drafter=drafter, batch_size=FULL_ROWS, **more)
     return peak_memory() - (0 if device.startswith("cuda") else before)
+
+
+def indexed_corpus(folder: Path, tokenizer: Any) -> str:
+    """Write CORPUS random words and index them; return the file."""
+    corpora.CACHE, path = folder / "cache", folder / "corpus.txt"
+    draw = random.Random(0)
+    path.write_text("\n".join(words_of(draw.choices(range(VOCAB), k=20)) for _ in range(CORPUS // 20)))
+    corpora.IndexedCorpus.open(path, tokenizer)
+    return str(path)
 
 
 if __name__ == "__main__":

@@ -18,6 +18,8 @@ from sdbench.lm.hook import ModelHook, no_model_hook
 from sdbench.lm.model import LM
 from sdbench.words import exit_on_mistake, parse_words
 
+WARM_UPS = 10  # calls of the target
+
 
 class Call(NamedTuple):
     """A phase of the loop, its rows and seconds; `inner_s` are those of phases within it."""
@@ -103,6 +105,26 @@ def print_peak(script: str, text: str | None, noun: str, peak_bytes: Callable[[s
             raise ValueError(f"give the name of one {noun}, got {len(words.paths)} names")
     torch.set_num_threads(1)
     print(peak_bytes(words.paths[0], words.options.get("device", "cpu")))
+
+
+def target_s(bench: Any, num_rows: int, width: int, length: int) -> float:
+    """Return the median seconds of a call of the target on `width` tokens after texts of `length`, run as a round runs it."""
+    lm = LM(bench.target)
+    lm.patience = 1
+    cache = lm.cache(num_rows, length + width + 1)
+    ids = torch.full((num_rows, width), 5, device=lm.device)
+    positions = length + torch.arange(width, device=lm.device).expand(num_rows, -1)
+    kv_length = lm.kv_length(length + width, cache)
+
+    def step(length: int, ids: torch.Tensor, positions: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return (lm.forward(ids, lm.plan(positions, cache, length), cache),)
+
+    def call() -> int:
+        return len(cache.steps(step, "call", kv_length, ids, positions))
+
+    with torch.inference_mode():
+        times = [bench.seconds(call)[1] for _ in range(WARM_UPS + 10 * bench.repeats)]
+    return sorted(times[WARM_UPS:])[5 * bench.repeats]
 
 
 def random_llama(device: str, **sizes: int) -> Any:
