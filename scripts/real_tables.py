@@ -6,9 +6,9 @@
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths` and `drafters`. Files are
 summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
-text) and, at T = 0, equal_texts.csv; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane
-of acceptance and quality. README.md has a row for each sweep and for each other setting, tasks.svg a panel per
-sweep, and ranks.svg the order of drafters under each rule.
+text) and, at T = 0, equal_texts.csv; for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w
+also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. README.md has a row for
+each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters under each rule.
 """
 
 import sys
@@ -52,6 +52,7 @@ HEAD = (
 )
 HEAD_OF_SETTINGS = ("task", "setting", "n", "acceptance", "drafted per round", "tokens per round", "quality", "loss")
 HEAD_OF_PRICES = ("task", "drafter", "texts", "tokens per round", "price of a drafted token", "speed-up", "modelled")
+SHARED, COUNTED = ("shared_tokens", "target_tokens"), ("blocks", "offered", "lost", "text_s")  # of drafters.csv
 HEADINGS = {"rules": "Other rules", "lengths": "Draft lengths", "drafters": "Drafters", "prices": "Prices of drafters"}
 
 PRICES = """\
@@ -84,6 +85,21 @@ def decision(weighed: Weighed, advice: Advice, summary: pd.DataFrame) -> dict[st
     return row
 
 
+def facts_of_drafters(results: Results) -> pd.DataFrame:
+    """Return a row a drafter of which jobs noted tokens in common with the draft, or counts, which are summed over jobs: what an
+    interrupted job decoded in vain is among them.
+    """
+    rows: dict[str, dict[str, float]] = {}
+    for provenance in results.provenance.values():
+        for entry in provenance.get("drafters", []):
+            row = rows.setdefault(entry["name"], {})
+            row |= {name: entry[name] for name in SHARED if name in entry}
+            counts = {name: count for name, count in entry.get("counts", {}).items() if name in COUNTED}
+            row |= {name: row.get(name, 0) + count for name, count in counts.items()}
+    facts = [{"drafter": name, **row} for name, row in sorted(rows.items()) if row]
+    return pd.DataFrame(facts).reindex(columns=["drafter", *SHARED, *COUNTED])
+
+
 def write(run: Path, out: Path) -> None:
     """Write the tables and figures of a run's records, part by part."""
     for place, results in divide(sdbench.read(run)):
@@ -107,6 +123,9 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
     (sweep,) = sweeps_of([results], [summary])
     if sweep.equal_texts:
         pd.DataFrame(map(asdict, sweep.equal_texts)).to_csv(folder / "equal_texts.csv", index=False)
+    facts = facts_of_drafters(results)
+    if place.part == "drafters" and len(facts):
+        facts.to_csv(folder / "drafters.csv", index=False, float_format="%.6g")
     if place.part:
         return
     (weighed,) = weigh_sweeps(results)

@@ -9,6 +9,7 @@ import pytest
 import sdbench
 from scripts import real_tables
 from scripts.real_parts import PAIR, RealFolder, divide, own_draft
+from sdbench.records import Store
 from tests.records.synthetic import write_synthetic
 
 COMMITTED = Path(__file__).parents[2] / "results/real"
@@ -69,10 +70,30 @@ def test_drafters_are_compared_on_the_examples_that_all_have(tmp_path):
     assert set(of_drafters.groupby("cell")["example"].nunique()) == {20}
     real_tables.main([str(tmp_path / "run"), f"out={tmp_path / 'out'}"])
     assert (tmp_path / "out/ranks.svg").exists()
+    assert not (tmp_path / "out/humaneval-drafters/drafters.csv").exists(), "these drafters note nothing"
     (order,) = (
         line for line in (tmp_path / "out/README.md").read_text().splitlines() if "| humaneval, T = 0 |" in line
     )
     assert {"model", "lookup"} == set(order.split("|")[2].strip().split(" > "))
+
+
+def test_what_the_jobs_of_a_run_noted_of_its_drafters_is_a_table(tmp_path):
+    """Shared tokens are facts, counts are sums over jobs; `lookup` has neither, and other facts have no column."""
+    run = run_of(tmp_path / "run", ws=(0.7,), drafters=("universal", "lookup"), temperature=0.0, n=10)
+    shared = {"shared_tokens": 40, "target_tokens": 90}
+    for blocks in (3, 4):
+        with Store.open(run, config=sdbench.read(run).config) as store:
+            store.add_drafter({"name": "universal", **shared})
+            store.add_drafter({"name": "pruned", "dropped_layers": [1]})
+            counts = {"blocks": blocks, "offered": 3 * blocks, "lost": 1, "text_s": 0.25, "rounds_at_0.4": 2}
+            store.add_drafter({"name": "universal", "counts": counts})
+            store.add_drafter({"name": "intersection", **shared})
+    real_tables.main([str(run), f"out={tmp_path / 'out'}"])
+    rows = pd.read_csv(tmp_path / "out/humaneval-drafters/drafters.csv").set_index("drafter")
+    assert list(rows.columns) == ["shared_tokens", "target_tokens", "blocks", "offered", "lost", "text_s"]
+    assert rows.loc["universal"].tolist() == [40, 90, 7, 21, 2, 0.5]
+    assert rows.loc["intersection"].dropna().to_dict() == shared
+    assert list(rows.index) == ["intersection", "universal"]
 
 
 def test_a_run_that_times_drafters_shows_their_prices(tmp_path):
