@@ -160,6 +160,17 @@ def test_a_folder_of_no_task_is_a_fault():
 
 
 @pytest.mark.results
+def test_what_a_foreign_draft_shares_and_loses_is_what_the_documentation_says():
+    rows = pd.read_csv(COMMITTED / "qwen-coder-smollm2-humaneval-drafters/drafters.csv").set_index("drafter")
+    row, text = rows.loc["universal"], (COMMITTED.parents[1] / "docs/drafters.md").read_text()
+    assert (rows["shared_tokens"] == row["shared_tokens"]).all()
+    assert f"{row['shared_tokens']:,.0f} of {row['target_tokens']:,.0f} tokens are shared" in text
+    lost = row["lost"] / (row["offered"] + row["lost"])
+    assert f"{row['offered']:,.0f} tokens were offered and {row['lost']:,.0f} lost ({lost:.0%})" in text
+    assert f"{1e3 * row['text_s'] / row['blocks']:.1f} ms a block".lstrip("0") in text
+
+
+@pytest.mark.results
 def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
     shutil.copytree(COMMITTED, tmp_path / "real")
     real_tables.main([f"out={tmp_path / 'real'}"])
