@@ -2,12 +2,14 @@
 
     python scripts/audit_matrix.py [tv=0.08] [rules=A,B] [workers=2] [out=results/audit]
     python scripts/audit_matrix.py model=llama-tiny [tv=0.1] [samples=300] …   # a trained pair at T = 0 and 1: matrix-llama-tiny.*
-    python scripts/audit_matrix.py model=llama-tiny drafters=all|A,B …         # drafters on it: drafters-llama-tiny.*
+    python scripts/audit_matrix.py model=llama-tiny drafters=all|A,B [missing=on] …   # drafters on it: drafters-llama-tiny.*
 
 The rules of a combination are audited in one batch, on a trained pair eight at a time. A combination that a rule's limits exclude
 is listed with the reason. Files are written after each batch, which takes minutes. With rules= and drafters= the lines of others
-are kept. drafters= audits each drafter at T = 0 and 1 with `exact` and the ensemble at two weights in one batch, unless rules=
-names others: `retrieval` with a corpus of solved examples, those that take another tokenizer with the draft of another pair.
+are kept; with missing=on also those of this call, unless they had too few samples, and only the rest is audited. drafters= audits
+each drafter at T = 0, at T = 1 and there with top-p, with `exact` and the ensemble at two weights in one batch, unless rules= names
+others: `retrieval` with a corpus of solved examples, those that take another tokenizer with the draft of another pair. `all` has
+the length policies and a draft in int8, too; `healed` and `distilled` need the drafts that drafter_tables.py trains.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
@@ -26,6 +28,7 @@ import yaml
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
+from scripts.drafter_variants import AUDITED
 from sdbench import embedded
 from sdbench.audit.build import build
 from sdbench.audit.command import AuditOptions, parse_audit
@@ -40,6 +43,8 @@ from sdbench.verify.head import SHIP, Head
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 WARPERS = ("", "top_k=2", "top_p=0.8")
+OF_DRAFTERS = (("0", ""), ("1", ""), ("1", "top_p=0.8"))  # temperatures and warpers with which each drafter is audited
+RECORDS = Path("results")  # whose drafts/ has what drafter_tables.py trains
 MARKERS = ("Answer", "'####'")  # what begins and ends a span: single tokens of the embedded pairs
 HEADS_TASK = "gsm8k-tiny"
 DRAFTERS_RULES = ("exact", "ensemble")  # the ensemble at its lossless end and at a lenient weight
@@ -55,6 +60,7 @@ DEFAULTS = {
     "workers": "2",
     "samples": "300",
     "drafters": "all",
+    "missing": "on",
     "out": "results/audit",
 }
 
@@ -82,7 +88,7 @@ def combinations(
 ) -> Iterator[tuple[str, str, str, Sequence[str]]]:
     """Return (drafter, temperature, warper, rules of one batch) of each combination; `drafters` are audited separately."""
     if drafters:
-        yield from ((drafter, temperature, "", rules) for drafter in drafters for temperature in ("0", "1"))
+        yield from ((drafter, *sampling, rules) for drafter in drafters for sampling in OF_DRAFTERS)
         return
     if model:
         for temperature in ("0", "1"):
@@ -135,7 +141,9 @@ def short_words(rule: str) -> list[str]:
 
 
 def drafter_words(drafter: str, model: str) -> list[str]:
-    """Return what a drafter needs besides a trained pair: no draft, a draft with another tokenizer, or a corpus."""
+    """Return what a drafter needs besides a trained pair: no draft, a draft with another tokenizer, a corpus, its options."""
+    if drafter in AUDITED:
+        return AUDITED[drafter].words_in(RECORDS)
     kind, options = class_of(drafter)
     needs = needs_of(kind, DRAFTER_NEEDS)
     words = [] if "draft" in needs else ["model.draft=null"]
@@ -153,7 +161,8 @@ def command_line(rules: Sequence[str], drafter: str, temperature: str, warper: s
     pair = [f"model={model}"] if model else []
     if model and drafter != "model":
         pair += drafter_words(drafter, model)
-    return [*pair, listed, f"drafter={drafter}", f"temperature={temperature}", *([warper] if warper else []), *knobs]
+    name = "model" if drafter in AUDITED else drafter
+    return [*pair, listed, f"drafter={name}", f"temperature={temperature}", *([warper] if warper else []), *knobs]
 
 
 def run(
@@ -241,6 +250,16 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
     )
 
 
+def missing_of(
+    batches: Iterable[tuple[str, str, str, Sequence[str]]], lines: Sequence[dict[str, Any]]
+) -> Iterator[tuple[str, str, str, Sequence[str]]]:
+    """Return the batches without the rules that `lines` have for a combination."""
+    held = {(line["drafter"], line["temperature"], line["warper"], line["rule"]) for line in lines}
+    for drafter, temperature, warper, rules in batches:
+        if left := [rule for rule in rules if (drafter, temperature, warper, rule) not in held]:
+            yield drafter, temperature, warper, left
+
+
 def kept_lines(path: Path, rules: Sequence[str], drafters: Sequence[str] = ()) -> tuple[list[dict[str, Any]], float]:
     """Return the lines of rules and drafters that this call does not audit, from an earlier file, and the seconds it took."""
     tree = json.loads(path.read_text()) if path.exists() else {"lines": [], "seconds": 0.0}
@@ -250,10 +269,12 @@ def kept_lines(path: Path, rules: Sequence[str], drafters: Sequence[str] = ()) -
 
 
 def drafters_of(given: str, model: str) -> list[str]:
-    """Return the drafters that are audited separately: all, those given, or none."""
+    """Return the drafters that are audited separately: all that need no training here, those given, or none."""
     if given and not model:
         raise ValueError("drafters= needs a trained pair: give model=NAME")
-    return names("drafter") if given == "all" else choose("drafters", given, names("drafter")) if given else []
+    known = [*names("drafter"), *AUDITED]
+    usual = [name for name in known if name not in AUDITED or not AUDITED[name].training]
+    return usual if given == "all" else choose("drafters", given, known) if given else []
 
 
 def main(argv: Sequence[str]) -> int:
@@ -270,6 +291,11 @@ def main(argv: Sequence[str]) -> int:
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{'drafters' if drafters else 'matrix'}{f'-{model}' if model else ''}.json"
     others, before_s = kept_lines(path, rules, drafters)
+    batches_of_run = list(combinations(model, rules, drafters))
+    if options.get("missing") == "on":
+        others, before_s = kept_lines(path, [])
+        others = [line for line in others if line["verdict"] != "too few"]
+        batches_of_run = list(missing_of(batches_of_run, others))
     if "retrieval" in drafters:
         from scripts.drafter_tables import write_corpus
 
@@ -277,11 +303,12 @@ def main(argv: Sequence[str]) -> int:
     batches: dict[int, list[dict[str, Any]]] = {}
     lines: list[dict[str, Any]] = []
     with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        batches_of_run = combinations(model, rules, drafters)
         jobs = {pool.submit(run, *batch, tv, model, samples): n for n, batch in enumerate(batches_of_run)}
         for done in as_completed(jobs):
             batches[jobs[done]] = done.result()
             lines = [*others, *(line for n in sorted(batches) for line in batches[n])]
+            if drafters:
+                lines.sort(key=lambda line: (line["drafter"], line["temperature"], line["warper"]))
             elapsed_s = time.perf_counter() - begun
             print(f"{len(batches)} of {len(jobs)} batches of rules: {elapsed_s:.0f} s", file=sys.stderr, flush=True)
             seconds = before_s + elapsed_s

@@ -2,14 +2,17 @@
 
     python scripts/drafter_tables.py [tasks=gsm8k-tiny,cnndm-tiny] [temperatures=0,1] [parts=shipped,foreign,int8] [n=200]
                                      [timing=off] [records=results] [out=results/drafters]
-    python scripts/drafter_tables.py drafters=block tasks=gsm8k-tiny n=100  # only these; other rows of summary.csv stay
+    python scripts/drafter_tables.py drafters=block tasks=gsm8k-tiny n=100  # only these
+    python scripts/drafter_tables.py parts=lengths,quantised,trained tasks=gsm8k-tiny n=100     # drafter_variants.py
     python scripts/drafter_tables.py tasks=none [out=results/drafters]      # rewrites README and figure from summary.csv
 
 Each run is `experiment=drafters` of one task and temperature, in three parts: `shipped`, every drafter that can run with
 llama-tiny, and retrieval from solved examples of the task's train split; `foreign`, the drafters that take a draft of another
-tokenizer, with qwen-tiny's; `int8`, the draft model with weights in int8. Records stay in `records`: run the command again after
-an interruption, or after a new drafter was added, and only what is missing is decoded. `out` gets summary.csv, a row per drafter
-and rule of each run; ranks.svg, which compares the order of drafters under lossless and lenient rules; and README.md with tables.
+tokenizer, with qwen-tiny's; `int8`, the draft model with weights in int8. Further parts, or single names of them, are those of
+drafter_variants.py: `lengths`, `quantised` and `trained`, whose drafts are trained if they are not in `records`. Records stay in
+`records`: run the command again after an interruption, or after a new drafter was added, and only what is missing is decoded.
+`out` gets summary.csv, a row per drafter and rule of each run, where rows of other runs stay; ranks.svg, which compares the order
+of drafters under lossless and lenient rules; and README.md with tables.
 """
 
 import subprocess
@@ -24,6 +27,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 import sdbench
+from scripts.drafter_headlines import HEADLINES
+from scripts.drafter_variants import HEADINGS, VARIANTS, Variant, variants_of
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics import speed
 from sdbench.metrics.columns import estimate_of
@@ -33,7 +38,7 @@ from sdbench.metrics.text import format_interval
 from sdbench.records import Results
 from sdbench.report.figures.marks import key, legend_below
 from sdbench.report.figures.style import CYCLE, MARKS, PAGE, house_style, panels, save, settle
-from sdbench.words import exit_on_mistake, parse_words
+from sdbench.words import choose, exit_on_mistake, parse_words
 
 DEFAULTS = {
     "tasks": "gsm8k-tiny,cnndm-tiny,humaneval-tiny",
@@ -84,24 +89,6 @@ HEAD = [
     "quality",
     "loss",
 ]
-HEADLINES = {  # drafter: what its source reports, and why the numbers here differ
-    "model": ("2 to 3× (T5-XXL, arXiv:2211.17192)", "a tiny draft is not much cheaper than its tiny target"),
-    "lookup": ("2 to 4× on tasks that copy (Saxena 2023)", "prompts are short, and answers copy single words of them"),
-    "suffix": ("up to 5.3× (arXiv:2411.04975)", "the paper reads outputs of other requests too, of agents that repeat themselves"),
-    "retrieval": ("1.62 to 2.36× (REST, arXiv:2311.08252)", "chains instead of trees, and another corpus"),
-    "early-exit": ("1.83× (LayerSkip, Llama-3-8B)", "a target of a few layers that was not trained for early exits"),
-    "pruned": ("about 1.4× (Intel, Qwen3-0.6B without 6 of 28 layers)", "its layers are healed by training; these are not"),
-    "universal": ("up to 1.9× (arXiv:2502.05202)", "two tiny models of other families, as fast as each other"),
-    "intersection": ("up to 2.5× (TLI, arXiv:2502.05202)", "a tiny draft of another family and training"),
-    "gate": ("2.07× per token (PIPO, arXiv:2605.27255)", "plain rules judge each token: only `sure` spares the target"),
-    "tiers": ("2.5 to 3× (VIA-SD, arXiv:2606.12243)", "plain rules judge each token: only `sure` spares the target"),
-    "medusa": ("2.2 to 3.6× (arXiv:2401.10774)", "a chain instead of a tree, and a target that is cheap to call"),
-    "mtp": ("1.8× (DeepSeek-V3, one token, arXiv:2412.19437)", "five tokens from one layer, and a target of few layers"),
-    "eagle": ("2.7 to 3.5× (LLaMA2-Chat 70B, arXiv:2401.15077)", "a chain instead of a tree, and 200 steps of training"),
-    "block": ("up to 6.2× (DFlash, Qwen3-8B, arXiv:2602.06036)", "blocks of 5 instead of 16, and 200 steps of training"),
-    "eagle3": ("3.0 to 6.5× (arXiv:2503.01840)", "a chain instead of a tree, and 200 steps of training"),
-    "hybrid": ("5.41×, 21.8 % over EAGLE-3 (Graft, arXiv:2605.20104)", "a chain instead of a tree, and a separate draft model"),
-}  # fmt: skip
 
 
 def write_corpus(task: str, path: Path) -> Path:
@@ -113,10 +100,19 @@ def write_corpus(task: str, path: Path) -> Path:
     return path
 
 
+def train(variant: Variant, records: Path) -> None:
+    """Train the draft of a variant, if it has one that is not there."""
+    draft = records / "drafts" / variant.folder
+    if variant.training and not draft.exists():
+        words = ["-m", "sdbench.train", *variant.training, f"out={draft}"]
+        subprocess.run([sys.executable, *words], check=True)
+
+
 def run(name: str, part: str, task: str, records: Path, *words: str, base: Sequence[str] = EXPERIMENT) -> Results:
     """Return the records of `experiment=drafters`, or another `base`, on one task; only what is missing is decoded and timed."""
     corpus = write_corpus(task, records / "corpora" / f"{task}.txt") if part == "shipped" else None
-    folder = f"drafters-llama-tiny-{task}-{name}" + (f"-{part}" if part != "shipped" else "")
+    slug = "".join(letter if letter.isalnum() else " " for letter in part).split()
+    folder = "-".join([f"drafters-llama-tiny-{task}-{name}", *(slug if part != "shipped" else ())])
     choice = [f"task={task}", *words, f"results={records}", f"name={folder}", "report=off"]
     command = [word.format(corpus=corpus) for word in (*base, *choice)]
     code = subprocess.run([sys.executable, "-m", "sdbench", *command], check=False).returncode
@@ -133,6 +129,8 @@ def rows_of(results: Results, part: str) -> pd.DataFrame:
         summary = summary[~summary["drafter"].isin(FOREIGN)]
     if part == "int8":
         summary["drafter"] += " (int8)"
+    if part in VARIANTS:
+        summary["drafter"] = part
     add_prices(summary, results)
     return summary.reindex(columns=COLUMNS)
 
@@ -268,14 +266,23 @@ def orders_of(summary: pd.DataFrame) -> str:
 
 def text_of(summary: pd.DataFrame, speeds: str = "") -> str:
     """Return the text after MARKER in README.md; `speeds`: a sentence on where speeds are from, if they are not of these runs."""
-    parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", "", orders_of(summary), ""]
-    drafters = list(dict.fromkeys(name.partition(" ")[0] for name in summary["drafter"]))
+    parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", "", orders_of(ranked(summary)), ""]
+    drafters = [name for name in dict.fromkeys(summary["drafter"]) if name in HEADLINES or name not in VARIANTS]
     rows = [[name, *HEADLINES.get(name, ("–", "–"))] for name in drafters]
     parts += [markdown(["drafter", "its source reports", "why the numbers here differ"], rows).rstrip(), ""]
     parts += [speeds, ""] if speeds else []
-    for (task, temperature), run in summary.groupby(["task", "temperature"], sort=False):
+    for (task, temperature), run in ranked(summary).groupby(["task", "temperature"], sort=False):
         parts += [f"## {task}, T = {temperature:g}", "", table_of(run), ""]
+    for part, heading in HEADINGS.items():
+        rows_of_part = summary[summary["drafter"].isin(variants_of([part]))]
+        for (task, temperature), run in rows_of_part.groupby(["task", "temperature"], sort=False):
+            parts += [f"## {heading}: {task}, T = {temperature:g}", "", table_of(run), ""]
     return "\n".join(parts)
+
+
+def ranked(summary: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of drafters that are compared with each other, without those that have tables of their own."""
+    return summary[~summary["drafter"].isin(variants_of(list(HEADINGS)))]
 
 
 def merge(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
@@ -292,7 +299,7 @@ def redraw(out: Path) -> None:
     summary, readme = pd.read_csv(out / "summary.csv"), out / "README.md"
     speeds = SPEEDS if add_speeds(summary, out / "speeds.csv") else ""
     with house_style():
-        save(draw_ranks(summary), out, "ranks")
+        save(draw_ranks(ranked(summary)), out, "ranks")
     remove_prints(out)
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Drafters\n\n"
     readme.write_text(f"{above}{MARKER}\n\n{text_of(summary, speeds)}")
@@ -301,19 +308,26 @@ def redraw(out: Path) -> None:
 def main(words: Sequence[str]) -> int:
     with exit_on_mistake("drafter_tables", __doc__, words):
         options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
+        known = [*PARTS, *HEADINGS, "trained", *VARIANTS]
+        parts = choose("parts", options["parts"], known)
     out, records, frames = Path(options["out"]), Path(options["records"]), []
     tasks = options["tasks"].split(",") if options["tasks"] != "none" else []
-    is_whole, parts = options["drafters"] == "all", options["parts"].split(",")
+    is_whole = options["drafters"] == "all"
     given = [f"drafter=[{options['drafters']}]"]
     given += ["drafter.retrieval.corpus={corpus}"] if "retrieval" in options["drafters"].split(",") else []
-    parts = parts if is_whole else ["shipped"]
+    variants = variants_of(parts)
+    parts = [*(part for part in parts if part in PARTS), *variants] if is_whole else ["shipped"]
+    for variant in variants.values():
+        train(variant, records)
     for task, temperature, part in product(tasks, options["temperatures"].split(","), parts):
-        choice = [f"temperature={temperature}", f"n={options['n']}", *(PARTS[part] if is_whole else given)]
+        if part in variants:
+            given = ["drafter=model", *variants[part].words_in(records), *variants[part].measured]
+        choice = [f"temperature={temperature}", f"n={options['n']}", *(PARTS.get(part, given) if is_whole else given)]
         timing = ["timing=off"] if options["timing"] == "off" else []
         frames.append(rows_of(run(f"T{temperature}", part, task, records, *choice, *timing), part))
     if frames:
         out.mkdir(parents=True, exist_ok=True)
-        rows = pd.concat(frames) if is_whole else merge(out / "summary.csv", pd.concat(frames))
+        rows = merge(out / "summary.csv", pd.concat(frames))
         rows.to_csv(out / "summary.csv", index=False, float_format="%.6g")
     redraw(out)
     return 0

@@ -9,15 +9,18 @@ import pytest
 
 from scripts.audit_matrix import (
     DRAFTERS_RULES,
+    OF_DRAFTERS,
     WARPERS,
     combinations,
     command_line,
     drafters_of,
     kept_lines,
+    missing_of,
     names,
     page,
 )
 from scripts.audit_power import least_power
+from scripts.drafter_variants import AUDITED, POLICIES
 from tests.audit.faults import FAULTS, HONEST
 
 RESULTS = Path(__file__).parents[2] / "results"
@@ -65,9 +68,12 @@ def test_the_matrix_is_whole_and_without_a_false_alarm():
 @pytest.mark.results
 def test_every_drafter_was_found_sound_on_a_trained_pair():
     lines = tree("audit/drafters-llama-tiny.json")["lines"]
-    combinations = {(line["drafter"], line["temperature"], line["rule"]) for line in lines}
-    assert combinations == {(name, T, rule) for name in names("drafter") for T in ("0", "1") for rule in DRAFTERS_RULES}
-    assert len(lines) == len(combinations)
+    audited = {(line["drafter"], line["temperature"], line["warper"], line["rule"]) for line in lines}
+    drafters = drafters_of("all", "llama-tiny")
+    wanted = {(name, *sampling, rule) for name in drafters for sampling in OF_DRAFTERS for rule in DRAFTERS_RULES}
+    assert audited >= wanted
+    assert {line[0] for line in audited - wanted} <= set(AUDITED), "drafts that are trained first"
+    assert len(lines) == len(audited)
     assert {line["verdict"] for line in lines} == {"sound"}
     assert max(line["found_tv"] or 0 for line in lines) <= 0.05, "a larger TV than this would have been detected"
 
@@ -79,10 +85,18 @@ def test_the_matrix_takes_less_than_half_an_hour():
 
 
 def test_every_drafter_is_audited_by_itself_on_a_trained_pair():
-    """At T = 0 and 1, lossless and lenient in one batch, each with what it needs."""
-    batches = list(combinations("llama-tiny", DRAFTERS_RULES, drafters_of("all", "llama-tiny")))
-    assert batches == [(name, T, "", DRAFTERS_RULES) for name in names("drafter") for T in ("0", "1")]
+    """At T = 0, at 1 and there with top-p, lossless and lenient in one batch, each with what it needs."""
+    drafters = drafters_of("all", "llama-tiny")
+    policies = [f"model ({name})" for name in POLICIES[1:]]
+    assert set(drafters) >= {*names("drafter"), *policies, "model (int8)"}
+    assert not {"healed", "distilled"} & set(drafters)
+    batches = list(combinations("llama-tiny", DRAFTERS_RULES, drafters))
+    samplings = [("0", ""), ("1", ""), ("1", "top_p=0.8")]
+    assert batches == [(name, *sampling, DRAFTERS_RULES) for name in drafters for sampling in samplings]
     lines = {drafter: command_line(rules, drafter, T, warper, "llama-tiny") for drafter, T, warper, rules in batches}
+    assert "top_p=0.8" in lines["block"]
+    assert {"drafter=model", "drafter.length=value"} <= set(lines["model (value)"])
+    assert {"drafter=model", "model.draft_quantization=int8"} <= set(lines["model (int8)"])
     assert all("verifier=[exact,ensemble]" in words and "model=llama-tiny" in words for words in lines.values())
     without_draft = {name for name, words in lines.items() if "model.draft=null" in words}
     assert without_draft >= {"lookup", "suffix", "early-exit", "pruned", "retrieval", "medusa", "mtp", "eagle"}
@@ -94,6 +108,16 @@ def test_every_drafter_is_audited_by_itself_on_a_trained_pair():
     ]
     with pytest.raises(ValueError, match="drafters= needs a trained pair: give model=NAME"):
         drafters_of("all", "")
+
+
+def test_only_what_is_missing_is_audited():
+    lines = [{"drafter": "lookup", "temperature": "1", "warper": "", "rule": rule} for rule in ("exact", "typical")]
+    batches = [("lookup", "1", warper, DRAFTERS_RULES) for warper in ("", "top_p=0.8")]
+    assert list(missing_of(batches, lines)) == [
+        ("lookup", "1", "", ["ensemble"]),
+        ("lookup", "1", "top_p=0.8", [*DRAFTERS_RULES]),
+    ]
+    assert list(missing_of(batches[:1], [*lines, {**lines[0], "rule": "ensemble"}])) == []
 
 
 def test_drafters_that_are_audited_again_keep_the_lines_of_others(tmp_path):

@@ -1,10 +1,15 @@
 """scripts/drafter_tables.py: how drafters are ranked, and tables and figure from a summary alone."""
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from scripts import drafter_tables
 from scripts.drafter_tables import COLUMNS, order_of, redraw, reversals
+from scripts.drafter_variants import HEADINGS, POLICIES, VARIANTS, variants_of
+
+DRAFTERS = Path(__file__).parents[2] / "results" / "drafters"
 
 
 def run_of(values: dict[str, tuple[float, float, float]], width: float = 0.1) -> pd.DataFrame:
@@ -84,6 +89,30 @@ def test_a_run_that_was_timed_itself_keeps_its_speeds(tmp_path):
     assert table.equals(timed)
 
 
+def test_length_policies_and_quantised_pairs_have_tables_of_their_own(tmp_path):
+    """They draft up to eight tokens, or with the target itself: they take no part in the order of drafters."""
+    more = run_of({"model (value)": (9.0, 9.0, 9.0), "itself (int8)": (8.0, 8.0, 8.0), "healed": (5.0, 5.0, 5.0)})
+    pd.concat([RUN, more]).to_csv(tmp_path / "summary.csv", index=False)
+    redraw(tmp_path)
+    above, *sections = (tmp_path / "README.md").read_text().split("\n## ")
+    assert "| gsm8k-tiny, T = 0 | healed > lookup > model > new |" in above
+    assert "| model (value) | no figure | – |" in above
+    assert "| itself (int8) | –" not in above
+    titles = ["gsm8k-tiny, T = 0", *(f"{heading}: gsm8k-tiny, T = 0" for heading in HEADINGS.values())]
+    assert [section.partition("\n")[0] for section in sections] == titles
+    assert ["healed" in section for section in sections] == [True, False, False]
+    assert ["model (value)" in section for section in sections] == [False, True, False]
+    assert ["itself (int8)" in section for section in sections] == [False, False, True]
+
+
+def test_a_variant_is_the_draft_model_with_more_words(tmp_path):
+    lengths = variants_of(["lengths"])
+    assert [variant.words for variant in lengths.values()] == [(f"drafter.length={name}",) for name in POLICIES]
+    assert set(variants_of(["healed", "quantised"])) == {"healed", "itself (int8)", "itself (target in int8)"}
+    assert VARIANTS["healed"].words_in(tmp_path) == [f"model.draft={tmp_path}/drafts/llama-tiny-gsm8k-tiny-pruned-3"]
+    assert not set(VARIANTS) & set(drafter_tables.PARTS)
+
+
 def test_a_drafter_measured_again_keeps_the_rows_of_others(tmp_path):
     RUN.to_csv(tmp_path / "summary.csv", index=False)
     table = drafter_tables.merge(tmp_path / "summary.csv", run_of({"new": (7.0, 8.0, 9.0), "block": (4.0, 4.0, 4.0)}))
@@ -96,3 +125,32 @@ def test_a_mistaken_word_is_one_sentence(capsys):
         drafter_tables.main(["task=gsm8k-tiny"])
     assert caught.value.code == 2
     assert capsys.readouterr().err.startswith("drafter_tables: task is not an option")
+    with pytest.raises(SystemExit) as caught:
+        drafter_tables.main(["parts=length"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("drafter_tables: parts must be among shipped, foreign, int8, lengths,")
+
+
+@pytest.mark.results
+def test_every_length_policy_has_its_rows():
+    summary = pd.read_csv(DRAFTERS / "summary.csv")
+    for temperature in (0, 1):
+        rows = summary[(summary["task"] == "gsm8k-tiny") & (summary["temperature"] == temperature)]
+        rows = rows.set_index(["drafter", "verifier"])
+        constant = rows.loc[("model (constant)", "lossless")]
+        for policy in POLICIES[1:]:
+            for rule in drafter_tables.RULES:
+                assert rows.loc[(f"model ({policy})", rule), "n"] >= 100
+            row = rows.loc[(f"model ({policy})", "lossless")]
+            assert row["drafted_per_round_high"] < constant["drafted_per_round_low"], "a policy drafts less"
+            assert row["acceptance_low"] > constant["acceptance_high"], "and more of it is kept"
+
+
+@pytest.mark.results
+def test_healed_drafts_emit_more_per_round_than_unhealed_ones_of_the_same_layers():
+    table = pd.read_csv(DRAFTERS / "healed.csv").set_index(["layers", "temperature", "verifier", "is_healed"])
+    settings = {key[:3] for key in table.index}
+    assert settings == {(layers, T, rule) for layers in (3, 6, 9) for T in (0, 1) for rule in ("lossless", "ensemble")}
+    for setting in settings:
+        healed, unhealed = table.loc[(*setting, True)], table.loc[(*setting, False)]
+        assert healed["tokens_per_round_low"] > unhealed["tokens_per_round_high"], setting
