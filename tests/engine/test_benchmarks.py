@@ -63,7 +63,7 @@ def test_what_a_cold_engine_costs_is_as_stated():
     assert round(cold("making an engine, processor seconds"), 2) == 0.05
 
 
-@pytest.mark.parametrize("group", ["engine", "cold", "rules"])
+@pytest.mark.parametrize("group", ["engine", "cold", "drafters", "rules"])
 def test_the_page_is_that_of_the_figures(group):
     path = RECORD.with_name(f"{group}-llama-tiny-cpu-float32.json")
     assert path.with_suffix(".md").read_text() == page_of(group, json.loads(path.read_text()))
