@@ -14,6 +14,7 @@ from scripts.bench_tools import hook_models
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import PROMPTS, pair, tiny
 
+QUICK = ("medusa", "mtp")  # of the heads; the others run with the slow tests
 OPTIONS = {"max_new_tokens": 8, "stop_ids": (), "num_draft": 3, "batch_size": 3}
 
 
@@ -90,7 +91,9 @@ def test_the_benchmarks_time_models_and_phases_by_hooks(bench):
     assert 0 < figure.median < 1
 
 
-@pytest.mark.parametrize("name", bench_heads.HEADS)
+@pytest.mark.parametrize(
+    "name", [name if name in QUICK else pytest.param(name, marks=pytest.mark.slow) for name in bench_heads.HEADS]
+)
 def test_a_head_that_does_not_ship_for_a_pair_is_random_and_its_draft_has_a_price(bench, name):
     bench = replace(bench, target=tiny("llama", layers=4).float())
     figures = {figure.name: figure for figure in bench_drafters.measure_drafters(bench, name)}
