@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 PACKAGE = Path(__file__).parents[1] / "sdbench"
 
@@ -272,3 +273,15 @@ def test_a_file_of_over_300_lines_gives_its_reason(path):
     text = path.read_text()
     docstring = ast.get_docstring(ast.parse(text)) or ""
     assert text.count("\n") <= 300 or "lines" in docstring, "split it, or say in its first lines why it is so long"
+
+
+DRAFTER_LINES = 150
+LONG_DRAFTERS = {"mtp.py": "three drafters over the same trained layer: MTP, Eagle and Eagle3"}
+
+
+def test_a_drafter_is_a_file_of_at_most_150_lines():
+    configs = (PACKAGE.parent / "configs" / "drafter").glob("*.yaml")
+    targets = [yaml.safe_load(path.read_text())["_target_"] for path in configs]
+    files = {PACKAGE.parent / f"{target.rpartition('.')[0].replace('.', '/')}.py" for target in targets}
+    too_long = {path.name for path in files if path.read_text().count("\n") > DRAFTER_LINES}
+    assert too_long == set(LONG_DRAFTERS), "shorten it, or name it with its reason"
