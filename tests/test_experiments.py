@@ -183,6 +183,12 @@ def test_real_drafters_and_models_without_a_sibling(composer):
         assert (run.name, run.n, run.temperature) == (f"{model}-humaneval", 40, 0)
         assert (run.model.draft, run.model.draft_quantization) == (run.model.target, "int8")
         assert [drafter.name for drafter in run.drafters] == ["lookup", "suffix", "early-exit", "pruned", "model"]
+    (run,) = runs_of(composer, "experiment=real-humaneval-foreign")
+    assert (run.model.name, run.model.target, run.n) == ("qwen-coder-smollm2", base.model.target, 40)
+    assert run.model.draft == "HuggingFaceTB/SmolLM2-135M-Instruct"
+    assert run.folder != base.folder
+    assert [drafter.name for drafter in run.drafters] == ["universal", "intersection"]
+    assert [rule.name for rule in run.verifiers] == ["ensemble", "typical"]
     (run,) = runs_of(composer, "experiment=real-humaneval-evalplus")
     assert (run.name, run.task.options["protocol"]) == ("qwen-coder-small-humaneval-evalplus", "evalplus")
     assert run.task.options["chat"] is True

@@ -152,6 +152,20 @@ def test_heads_of_a_drafter_that_are_trained_again_in_their_folder_are_other_cel
     assert not first & planned()
 
 
+def test_a_corpus_of_a_drafter_is_keyed_by_its_content(plan_of, tmp_path):
+    corpus = tmp_path / "corpus.txt"
+
+    def planned(text: str) -> set[str]:
+        corpus.write_text(text)
+        cells = [point.cell for point in plan_of("drafter=retrieval", f"drafter.corpus={corpus}")]
+        return {cell.key for cell in cells if cell.drafter == "retrieval"}
+
+    first = planned("one text\n")
+    assert first
+    assert first == planned("one text\n")
+    assert not first & planned("another text\n")
+
+
 def test_a_file_that_a_knob_names_is_keyed_by_its_content(plan_of, module, tmp_path):
     word = module()
     (tmp_path / "head.bin").write_bytes(b"one")
