@@ -1,12 +1,16 @@
 """Three tiers: texts, the law of a token, what is sure and spared, where blocks end, audits, records."""
 
+import json
+from collections import Counter
 from dataclasses import dataclass, replace
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pandas as pd
 import pytest
 import torch
+from lxml import html
 
 import sdbench
 from sdbench.audit.command import AuditOptions
@@ -26,6 +30,7 @@ from tests.draft.test_early_exit import Sharing
 from tests.engine.models import PROMPTS, by_family, tiny
 from tests.engine.test_invariance import same
 from tests.records.equality import assert_same_records
+from tests.report.pages import unpacked
 
 NEW = 24  # texts outgrow the sliding window of 12
 OPTIONS: dict[str, Any] = {"num_draft": 5, "max_new_tokens": NEW, "stop_ids": ()}
@@ -287,7 +292,14 @@ def test_records_count_what_the_target_was_spared_and_a_run_that_goes_on_equals_
     summary = pd.read_csv(folder / "summary.csv").set_index("verifier")
     assert summary["spared"]["sure"] > 0.1
     assert summary["spared"]["lossless"] == 0
-    assert "sure draft" in (folder / "report.html").read_text()
+    shown = Counter(text["origins"].count("s") for text in texts_on(folder / "report.html"))
+    assert shown == Counter(texts["spared"]), "what was spared is coloured as such"
+
+
+def texts_on(page: Path) -> list[Any]:
+    """The texts in a page's browser of examples."""
+    data = html.fromstring(page.read_text()).xpath("//script[@id='examples-data']/text()")[0]
+    return [text for chunk in json.loads(data)["chunks"] for text in unpacked(chunk)["texts"]]
 
 
 @pytest.mark.parametrize(
