@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ import sdbench
 from scripts.tiny.data import Stream, texts
 from scripts.tiny.forward import Net
 from scripts.tiny.loop import fit
-from scripts.tiny.make import make, pair_of, tokenizer_of
+from scripts.tiny.make import make, pair_of, tokenizer_of, train_exits
 from scripts.tiny.pairs import TASKS, Pair, PairRecipe, Phase, Shape
 from scripts.tiny.ranks import Rank
 from scripts.tiny.weights import grown, initial, load, save
@@ -97,6 +98,30 @@ def test_losses_at_early_layers_train_a_model_whose_early_exit_is_right_more_oft
         decoded = sdbench.generate(None, None, prompts, [Exact()], drafter=drafter, **options)
         acceptance[share] = sum(sum(g.accepted or ()) for g in decoded) / sum(sum(g.drafted or ()) for g in decoded)
     assert acceptance[0.5] > acceptance[0.0] + 0.1, acceptance
+
+
+@torch.inference_mode()
+def exit_losses(folder: Path, count: int = 4) -> list[float]:
+    """The mean loss on texts that nothing was trained on, behind every second layer of a checkpoint."""
+    model = AutoModelForCausalLM.from_pretrained(folder).float().eval()
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+    losses = []
+    for text in texts("gsm8k", "test", count):
+        ids = tokenizer(text.prompt + text.completion, return_tensors="pt")["input_ids"]
+        states = torch.stack(model(ids, output_hidden_states=True).hidden_states[2:-1:2])
+        logits = model.lm_head(model.model.norm(states))[:, 0, :-1]
+        losses.append(-logits.log_softmax(-1).gather(-1, ids[:, 1:].expand(len(logits), -1)[..., None]).mean((1, 2)))
+    return torch.stack(losses).mean(0).tolist()
+
+
+@pytest.mark.slow
+def test_steps_for_early_exits_lower_the_loss_behind_each_of_them_and_the_result_loads(tmp_path):
+    train_exits("llama-tiny", tmp_path, Rank(), steps=12)
+    before, after = exit_losses(embedded.path("llama-tiny", "target")), exit_losses(tmp_path / "target")
+    assert len(before) == len(after) == 8
+    assert all(b < a for a, b in zip(before, after, strict=True)), (before, after)
+    took = json.loads((tmp_path / "training.json").read_text())["target"]
+    assert (took["steps"], took["exit_share"], took["started_from"]) == (12, 0.5, "embedded:llama-tiny/target")
 
 
 def test_ranks_share_a_step_without_loss_or_overlap():
