@@ -20,6 +20,7 @@ from tests.draft import proofs
 from tests.draft.proofs import LAYERS, NEW, OPTIONS
 from tests.engine.models import PROMPTS, by_family
 from tests.lm.test_peak_memory import measured_peak
+from tests.lm.test_probe import SERVED, random_model
 
 
 def target_of(family: str, **options: Any) -> Any:
@@ -180,6 +181,12 @@ def test_where_layers_share_more_than_states_verification_recomputes():
     for capture in ("off", "trace"):
         assert [list(g.tokens) for g in decode(target, 2, temperature=0.0, capture=capture)] == alone
     assert "forward" in vars(target.model.layers[0]), "what a library has replaced is put back"
+
+
+@pytest.mark.parametrize("kind", SERVED)
+def test_verification_goes_on_behind_the_exit_of_other_architectures_too(kind):
+    model = random_model(kind, SERVED[kind])
+    assert can_continue(LM(model), 1)
 
 
 @by_family
