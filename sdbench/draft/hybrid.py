@@ -27,6 +27,7 @@ class HybridDrafter(BaseDrafter):
     limits: ClassVar[Limits] = Limits(draft_model=True, num_draft=(2, None))
     needs: ClassVar[frozenset[str]] = frozenset({"draft"})
     varies_length: ClassVar[bool] = True
+    has_logits: ClassVar[bool] = False  # looked-up tokens have none
 
     def __init__(self, setup: DraftSetup, threshold: float, shortest: int, longest: int) -> None:
         self.inner = ModelDrafter.build(setup)
