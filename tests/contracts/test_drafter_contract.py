@@ -12,22 +12,31 @@ import torch
 from scipy.stats import chisquare
 
 import sdbench
-from sdbench.draft import BaseDrafter, ModelDrafter, NoDraft
-from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, needs_of
-from sdbench.verify import Ensemble, Exact
+from sdbench.draft import BaseDrafter, ModelDrafter
+from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, Limits, needs_of
+from sdbench.verify import Diversed, Ensemble, Exact, Head
 from tests.contracts.parts import Named, parts
 from tests.draft.heads import write_gate, write_heads
+from tests.draft.proofs import (
+    NEW,
+    OPTIONS,
+    REPEATING,
+    assert_drafts_change_no_text,
+    by_batch,
+    by_slow_family,
+    models_of,
+)
 from tests.draft.toys import word_tokenizer, words_of
-from tests.engine.models import PROMPTS, pair, tiny
+from tests.engine.models import PROMPTS, tiny
+from tests.engine.test_invariance import same
 
 DRAFTERS = parts("drafter")
 by_drafter = pytest.mark.parametrize("named", DRAFTERS, ids=str)
 GIVEN = {
-    "corpus": lambda _: write_corpus(),
-    "head": lambda kind: write_head(kind),
-    "length_head": lambda _: write_gate(Path(mkdtemp())),
-}  # options without a default, by drafter
-REPEATING = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS]  # something to look up
+    "corpus": lambda *_: write_corpus(),
+    "head": lambda kind, family: write_head(kind, family),
+    "length_head": lambda *_: write_gate(Path(mkdtemp())),
+}  # options without a default, by drafter and family of the target
 
 
 @cache
@@ -39,32 +48,78 @@ def write_corpus() -> str:
 
 
 @cache
-def write_head(kind: str) -> str:
+def write_head(kind: str, family: str) -> str:
     """Random heads on the states of the targets of these tests."""
-    return write_heads(Path(mkdtemp()), pair("llama")[0], kind)
+    return write_heads(Path(mkdtemp()), models_of(family)[0], kind)
 
 
 @pytest.fixture(scope="module")
 def models() -> tuple[Any, Any]:
-    return pair("llama")
+    return models_of("llama")
 
 
-def engine_and_drafter(models: tuple[Any, Any], named: Named, **warp: Any) -> tuple[sdbench.Engine, Any]:
+def engine_and_drafter(
+    models: tuple[Any, Any], named: Named, *, family: str = "llama", capture: Any = None, **warp: Any
+) -> tuple[sdbench.Engine, Any]:
     needs, tokenizer = needs_of(named.target, DRAFTER_NEEDS), word_tokenizer(models[0].config.vocab_size)
     draft, draft_tokenizer = models[1] if "draft" in needs else None, tokenizer if "draft_tokenizer" in needs else None
-    engine = sdbench.Engine(models[0], draft, tokenizer, draft_tokenizer=draft_tokenizer)
-    options = {**named.options, **{name: give(named.name) for name, give in GIVEN.items() if name in named.options}}
+    engine = sdbench.Engine(models[0], draft, tokenizer, capture=capture, draft_tokenizer=draft_tokenizer)
+    given = {name: give(named.name, family) for name, give in GIVEN.items() if name in named.options}
+    options = {**named.options, **given}
     return engine, engine.drafter(named.target, engine.warp(**warp), options)
 
 
+@by_slow_family
+@by_batch
 @by_drafter
-def test_greedy_exact_is_the_target_alone(models, named: Named):
-    engine, drafter = engine_and_drafter(models, named, temperature=0.0)
-    options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 24, "engine": engine, "stop_ids": ()}
-    drafted = sdbench.generate(None, None, REPEATING, [Exact()], drafter=drafter, batch_size=3, **options)
-    alone = sdbench.generate(None, None, REPEATING, [Exact()], drafter=NoDraft(), **options)
-    assert [g.tokens for g in drafted] == [g.tokens for g in alone]
-    assert sum(map(sum, (g.drafted for g in drafted))) > 0, "something was drafted"
+def test_greedy_exact_is_the_target_alone(named: Named, family, batch_size, capture):
+    models = models_of(family)
+    engine, drafter = engine_and_drafter(models, named, family=family, capture=capture, temperature=0.0)
+    assert_drafts_change_no_text(family, engine, drafter, batch_size)
+
+
+@pytest.mark.slow
+@by_drafter
+def test_captured_steps_emit_the_texts_of_eager_ones(models, named):
+    """At T = 1, whose texts depend on the last digits of every law."""
+
+    def decode(capture: str) -> list[Any]:
+        engine, drafter = engine_and_drafter(models, named, capture=capture, temperature=1.0)
+        rules = [Exact(), Ensemble(w=0.5)]
+        return sdbench.generate(None, None, REPEATING, rules, engine=engine, drafter=drafter, batch_size=3, **OPTIONS)
+
+    eager = decode("off")
+    for capture in ("trace", "graphs"):
+        for a, b in zip(eager, decode(capture), strict=True):
+            same(a, b)
+
+
+# A rule that reads states of both models, of 32 numbers each: those of configs/verifier get heads that read laws alone.
+READS_STATES = Diversed(
+    Head("ensemble", ("draft_hidden", "target_hidden"), {"weight": torch.ones(1, 64) / 8, "bias": torch.tensor([0.5])})
+)
+
+
+@by_drafter
+@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
+def test_every_rule_judges_every_drafter(models, named, temperature):
+    engine, drafter = engine_and_drafter(models, named, temperature=temperature)
+    options = {**OPTIONS, "engine": engine, "drafter": drafter, "temperature": temperature}
+    rules = [rule.make(**rule.settings()[len(rule.settings()) // 2]) for rule in parts("verifier")]
+    refused = "zero" if temperature else "above_zero"
+    rules = [rule for rule in rules if getattr(rule, "limits", Limits()).temperature != refused]
+    if "draft" in needs_of(drafter, DRAFTER_NEEDS) and drafter.has_logits:
+        rules.append(READS_STATES)
+    else:
+        with pytest.raises(ValueError, match="Diversed reads the states of a draft model, and this drafter has none"):
+            sdbench.generate(None, None, PROMPTS[1:3], [READS_STATES], **options)
+    for g in sdbench.generate(None, None, PROMPTS[1:3], rules, **options):
+        counts = Counter(g.origins)
+        ends = counts["replacement"] + counts["bonus"]
+        assert len(g.tokens) == counts["accepted"] + counts["sure"] + ends == NEW, rules[g.verifier]
+        assert counts["accepted"] + counts["sure"] == sum(g.accepted)
+        assert counts["replacement"] == sum(g.examined) - sum(g.accepted)
+        assert len(g.drafted) - 1 <= ends <= len(g.drafted), "all rounds but the last end with a token of the target"
 
 
 def recount(generation: Any, offered: list[list[int]]) -> None:

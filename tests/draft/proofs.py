@@ -1,7 +1,8 @@
-"""What a drafter over the target's own layers has to show, whichever it is: texts, their independence, its distribution."""
+"""What a drafter has to show, whichever it is: greedy texts; over the target's own layers also their independence and its law."""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import pytest
@@ -9,12 +10,49 @@ import torch
 
 import sdbench
 from sdbench.verify import Ensemble, Exact
-from tests.engine.models import PROMPTS, tiny
+from tests.engine.models import FAMILIES, PROMPTS, pair, tiny
 from tests.engine.test_invariance import same
 
 LAYERS, NEW = 4, 24  # texts outgrow the sliding window of 12
 EXACT = [Exact()]
 OPTIONS: dict[str, Any] = {"num_draft": 4, "max_new_tokens": NEW, "stop_ids": ()}
+REPEATING = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS]  # something to look up
+# Seventeen drafters in five families and three batches: the slow tests have all but one family.
+by_slow_family = pytest.mark.parametrize(
+    "family", [name if name == "llama" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
+)
+by_batch = pytest.mark.parametrize(("batch_size", "capture"), [(1, "off"), (3, "trace"), (32, "graphs")])
+
+
+@cache
+def models_of(family: str) -> tuple[Any, Any]:
+    """A target of this family and its draft."""
+    return pair(family, attention="eager" if family == "gemma2" else "sdpa")
+
+
+@cache
+def greedy_texts(family: str) -> list[list[int]]:
+    """What `generate` of transformers continues REPEATING with, by the target alone."""
+    return texts_alone(models_of(family)[0], REPEATING)
+
+
+def texts_alone(target: Any, prompts: Sequence[list[int]]) -> list[list[int]]:
+    """The greedy texts of `generate` after these prompts."""
+    greedy = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None}
+    return [target.generate(torch.tensor([p]), **greedy)[0, len(p) :].tolist() for p in prompts]
+
+
+def assert_drafts_change_no_text(family: str, engine: sdbench.Engine, drafter: Any, batch_size: int) -> None:
+    """Lossless texts at T = 0 equal those of `generate`: of ragged prompts, more than there are rows, in captured steps."""
+    times = 1 + batch_size // len(REPEATING)
+    options = {**OPTIONS, "temperature": 0.0, "batch_size": batch_size}
+    decoded = sdbench.generate(None, None, REPEATING * times, EXACT, engine=engine, drafter=drafter, **options)
+    assert [list(g.tokens) for g in decoded] == greedy_texts(family) * times
+    assert sum(sum(g.drafted) for g in decoded) > 0, "something was drafted"
+    for model in engine.models:
+        assert model.mode == engine.capture, "no step was refused"
+    if engine.capture != "off":
+        assert engine.target._kept.steps._steps, "captured steps were used"
 
 
 def target_of(family: str, quiet: slice, **options: Any) -> Any:
@@ -52,9 +90,7 @@ def assert_greedy_is_the_target(
     target: Any, name: str, settings: Sequence[tuple[Any, int, Any]], least: int = 50
 ) -> None:
     """Lossless texts at T = 0 equal those of `generate`, at each (knobs, batch size, capture)."""
-    greedy = {"do_sample": False, "max_new_tokens": NEW, "eos_token_id": None}
-    alone = [target.generate(torch.tensor([p]), **greedy)[0, len(p) :].tolist() for p in PROMPTS]
-    num_accepted = 0
+    alone, num_accepted = texts_alone(target, PROMPTS), 0
     for knobs, batch_size, capture in settings:
         decoded = decode(target, name, knobs, temperature=0.0, batch_size=batch_size, capture=capture)
         assert [list(g.tokens) for g in decoded] == alone, (knobs, batch_size, capture)
