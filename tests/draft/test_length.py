@@ -20,6 +20,7 @@ from sdbench.prepare.rules import build_parts
 from sdbench.types import DraftBlock
 from sdbench.verify import Ensemble, Exact
 from tests.draft.heads import write_gate
+from tests.draft.proofs import assert_drafts_change_no_text, by_batch, by_slow_family, models_of
 from tests.engine.models import PROMPTS, pair
 
 TEXTS = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS[:2]]
@@ -89,6 +90,18 @@ def test_the_token_that_ends_a_block_is_offered(continues):
 @pytest.fixture(scope="module")
 def models() -> Any:
     return pair("llama")
+
+
+@by_slow_family
+@by_batch
+@pytest.mark.parametrize("length", NAMES)
+@pytest.mark.parametrize("drafter", ["model", pytest.param("suffix", marks=pytest.mark.slow)])
+def test_greedy_exact_is_the_target_alone(family, batch_size, capture, length, drafter, tmp_path):
+    """Blocks that are drafted token by token, and whole ones that are cut."""
+    options = {"length": length, **({"length_head": write_gate(tmp_path)} if length == "gate" else {})}
+    engine = sdbench.Engine(*models_of(family), capture=capture)
+    built = engine.drafter(drafter, engine.warp(0.0), options)
+    assert_drafts_change_no_text(family, engine, built, batch_size)
 
 
 @pytest.mark.parametrize("length", NAMES)
