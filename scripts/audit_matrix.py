@@ -294,7 +294,7 @@ def main(argv: Sequence[str]) -> int:
     batches_of_run = list(combinations(model, rules, drafters))
     if options.get("missing") == "on":
         others, before_s = kept_lines(path, [])
-        others = [line for line in others if line["verdict"] != "too few"]
+        others = [line for line in others if line["verdict"] != "too few" or line["drafter"] not in drafters]
         batches_of_run = list(missing_of(batches_of_run, others))
     if "retrieval" in drafters:
         from scripts.drafter_tables import write_corpus

@@ -16,14 +16,18 @@ HEADLINES = {
     "block": ("up to 6.2× (DFlash, Qwen3-8B, arXiv:2602.06036)", "blocks of 5 instead of 16, and 200 steps of training"),
     "eagle3": ("3.0 to 6.5× (arXiv:2503.01840)", "a chain instead of a tree, and 200 steps of training"),
     "hybrid": ("5.41×, 21.8 % over EAGLE-3 (Graft, arXiv:2605.20104)", "a chain instead of a tree, and a separate draft model"),
-    "pruned": ("about 1.4× (Intel, Qwen3-0.6B without 6 of 28 layers)", "its layers are healed by training; see `healed`"),
+    "pruned": (
+        "about 1.4× (Intel, Qwen3-0.6B without 6 of 28 layers)",
+        "Intel's draft is healed by training, this one is not; [healed.md](healed.md) compares both",
+    ),
     "healed": (
         "about 1.4×, from 1.3× before (Intel, Qwen3-8B and Qwen3-0.6B without 6 of 28 layers, trained on 500,000 answers)",
         "3 of the target's own 18 layers, trained on its answers to one task: [healed.md](healed.md)",
     ),
     "distilled": (
         "10 to 45 % over the draft before (DistillSpec, arXiv:2310.08461)",
-        "tokens per round, not speed; this draft differs from its target mostly in wording, which 200 steps on one task teach it",
+        "tokens per round, not speed; this draft differs from its target mostly in wording, which 200 steps on one task teach it: "
+        "[results/learned](../README.md#learned-heads-judges-and-drafts)",
     ),
     "model (int8)": (
         "2.2× in int8, 3.4× in int4, 7.3× in int8 with a draft of 164M (StarCoder 15B on a Xeon, "

@@ -111,7 +111,8 @@ def train(variant: Variant, records: Path) -> None:
 def run(name: str, part: str, task: str, records: Path, *words: str, base: Sequence[str] = EXPERIMENT) -> Results:
     """Return the records of `experiment=drafters`, or another `base`, on one task; only what is missing is decoded and timed."""
     corpus = write_corpus(task, records / "corpora" / f"{task}.txt") if part == "shipped" else None
-    slug = "".join(letter if letter.isalnum() else " " for letter in part).split()
+    end = (VARIANTS[part].records if part in VARIANTS else "") or part
+    slug = "".join(letter if letter.isalnum() else " " for letter in end).split()
     folder = "-".join([f"drafters-llama-tiny-{task}-{name}", *(slug if part != "shipped" else ())])
     choice = [f"task={task}", *words, f"results={records}", f"name={folder}", "report=off"]
     command = [word.format(corpus=corpus) for word in (*base, *choice)]
@@ -130,7 +131,9 @@ def rows_of(results: Results, part: str) -> pd.DataFrame:
     if part == "int8":
         summary["drafter"] += " (int8)"
     if part in VARIANTS:
-        summary["drafter"] = part
+        contents = results.cells.set_index("cell")["content"]
+        summary = summary[[VARIANTS[part].has_cell(contents[cell]["drafter"]) for cell in summary["cell"]]]
+        summary = summary.assign(drafter=part)
     add_prices(summary, results)
     return summary.reindex(columns=COLUMNS)
 
@@ -267,7 +270,10 @@ def orders_of(summary: pd.DataFrame) -> str:
 def text_of(summary: pd.DataFrame, speeds: str = "") -> str:
     """Return the text after MARKER in README.md; `speeds`: a sentence on where speeds are from, if they are not of these runs."""
     parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", "", orders_of(ranked(summary)), ""]
-    drafters = [name for name in dict.fromkeys(summary["drafter"]) if name in HEADLINES or name not in VARIANTS]
+    drafters = dict.fromkeys(
+        [*summary["drafter"], *variants_of(["trained"])]
+    )  # the latter have pages of their own, too
+    drafters = [name for name in drafters if name in HEADLINES or name not in VARIANTS]
     rows = [[name, *HEADLINES.get(name, ("–", "–"))] for name in drafters]
     parts += [markdown(["drafter", "its source reports", "why the numbers here differ"], rows).rstrip(), ""]
     parts += [speeds, ""] if speeds else []

@@ -7,6 +7,7 @@ verifies its own full-precision draft in int8, and the other way round; `trained
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 PAIR = ("model=llama-tiny", "task=gsm8k-tiny")
 ITSELF = "model.draft=embedded:llama-tiny/target"
@@ -27,6 +28,16 @@ class Variant:
     measured: tuple[str, ...] = ()  # further words of the runs that measure it
     training: tuple[str, ...] = ()  # of `python -m sdbench.train`, which writes the draft
     folder: str = ""  # below results/drafts, where it does
+    policy: str = ""  # of its blocks; records of all policies share a folder, in which baselines are decoded once
+
+    @property
+    def records(self) -> str:
+        """Return the end of its folder of records, without which it is called by its name."""
+        return self.part if self.policy else ""
+
+    def has_cell(self, drafter: Mapping[str, Any]) -> bool:
+        """Return whether a cell with this drafter is one of its cells, in a folder that it shares."""
+        return not self.policy or drafter.get("length", POLICIES[0]) == self.policy
 
     def words_in(self, records: Path) -> list[str]:
         """Return its words; `records` is the folder with `drafts`."""
@@ -34,7 +45,10 @@ class Variant:
 
 
 VARIANTS: Mapping[str, Variant] = {
-    **{f"model ({policy})": Variant("lengths", (f"drafter.length={policy}",), (LONGEST,)) for policy in POLICIES},
+    **{
+        f"model ({policy})": Variant("lengths", (f"drafter.length={policy}",), (LONGEST,), policy=policy)
+        for policy in POLICIES
+    },
     "itself (int8)": Variant("quantised", (ITSELF, "model.draft_quantization=int8")),
     "itself (target in int8)": Variant("quantised", (ITSELF, "model.quantization=int8")),
     "healed": Variant("trained", (), (), ("pruned", *PAIR, "keep_layers=3"), "llama-tiny-gsm8k-tiny-pruned-3"),

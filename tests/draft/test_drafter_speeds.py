@@ -124,6 +124,17 @@ def test_leniency_reverses_the_order_of_heads_and_draft_model_in_speed():
 
 
 @pytest.mark.results
+def test_the_price_of_a_trained_layer_is_what_the_documentation_says():
+    table = of_word_problems()
+    price = table[table["batch_size"] == 1].groupby("drafter")["draft_price"].first()
+    shown = [f"{price[name]:.3f}".lstrip("0") for name in ("eagle", "mtp", "eagle3")]
+    layers = [18 * price[name] for name in ("eagle", "mtp", "eagle3")]
+    text = (DRAFTERS.parents[1] / "docs/drafters.md").read_text()
+    assert f"costs {shown[0]}, {shown[1]} and {shown[2]} of a target call" in text
+    assert f"{min(layers):.1f} to {max(layers):.1f} times an 18th" in text
+
+
+@pytest.mark.results
 @pytest.mark.parametrize("size", [8, 32])
 def test_at_larger_batches_no_drafter_is_shown_to_be_faster_losslessly(size):
     table = of_word_problems()
