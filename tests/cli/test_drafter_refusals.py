@@ -93,6 +93,14 @@ def test_a_drafter_without_its_draft_is_refused(drafter):
         refuse(f"drafter=[lookup,{drafter}]", "model.draft=null")
 
 
+@pytest.mark.parametrize("drafter", ["hybrid", "universal", "lookup", "early-exit"])
+def test_a_rule_that_reads_states_is_refused_with_a_drafter_that_has_none(drafter):
+    rule = ("verifier=diversed", "verifier.head=embedded:llama-tiny/gsm8k-tiny", "verifier.offset=1")
+    refuse("drafter=model", *rule)
+    with pytest.raises(ConfigError, match=f"reads the states of a draft model, and drafter={drafter} has none"):
+        refuse(f"drafter={drafter}", *rule)
+
+
 @pytest.fixture
 def draft_of(micro_pair, tmp_path):
     """A copy of the draft with another tokenizer."""
