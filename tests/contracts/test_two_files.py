@@ -77,6 +77,7 @@ def test_contracts_configuration_and_architecture_hold(tree):
         "no:cacheprovider",
         *SUITES,
         "--ignore=tests/contracts/test_two_files.py",
+        timeout=1100,
     )
 
 
