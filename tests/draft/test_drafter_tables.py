@@ -141,9 +141,10 @@ def test_every_length_policy_has_its_rows():
         for policy in POLICIES[1:]:
             for rule in drafter_tables.RULES:
                 assert rows.loc[(f"model ({policy})", rule), "n"] >= 100
+        for policy in ("heuristic", "value"):
             row = rows.loc[(f"model ({policy})", "lossless")]
-            assert row["drafted_per_round_high"] < constant["drafted_per_round_low"], "a policy drafts less"
-            assert row["acceptance_low"] > constant["acceptance_high"], "and more of it is kept"
+            assert row["drafted_per_round_high"] < constant["drafted_per_round_low"] / 1.5, "it drafts far less"
+            assert row["tokens_per_round_low"] > 0.75 * constant["tokens_per_round_high"], "and emits nearly as much"
 
 
 @pytest.mark.results
