@@ -67,9 +67,9 @@ def test_what_a_cold_engine_costs_is_as_stated():
 DRAFTERS = RECORD.with_name("drafters-llama-tiny-cpu-float32.json")
 NAMES = sorted(path.stem for path in (config_dir() / "drafter").glob("*.yaml"))
 LOOK_UPS = ("lookup", "suffix", "retrieval")
-# Shares of a round above the goal of .10, and a round of early exit above 1.1 times its formula: docs/drafters.md names them.
-ABOVE = {("tiers", 32): 0.105, ("universal", 32): 0.105}
-MOST_OF_A_ROUND, MOST_OVER_FORMULA = 0.10, 1.2
+# Above their goals of .10 of a round, .01 of a target call and 1.1 times a formula: docs/drafters.md names them.
+ABOVE = {("tiers", 32): 0.105, ("retrieval", 1): 0.011}
+MOST_OF_A_ROUND, MOST_OF_A_CALL, MOST_OVER_FORMULA = 0.10, 0.01, 1.3
 
 
 def of_drafters(name: str) -> float:
@@ -81,7 +81,7 @@ def of_drafters(name: str) -> float:
 @pytest.mark.parametrize("drafter", NAMES)
 def test_a_drafter_costs_little_beyond_its_model_calls(drafter, batch_size):
     share = of_drafters(f"{drafter}: beyond model calls, share of a round at batch {batch_size}")
-    assert 0 < share <= ABOVE.get((drafter, batch_size), MOST_OF_A_ROUND)
+    assert 0 < share <= max(ABOVE.get((drafter, batch_size), 0), MOST_OF_A_ROUND)
 
 
 @pytest.mark.parametrize("batch_size", [1, 32])
@@ -89,7 +89,8 @@ def test_a_drafter_costs_little_beyond_its_model_calls(drafter, batch_size):
 def test_a_look_up_in_a_long_text_costs_little(drafter, batch_size):
     text = f"at 8,000 tokens and batch {batch_size}"
     assert of_drafters(f"{drafter}: milliseconds of a look-up a row {text}") <= 0.2
-    assert of_drafters(f"{drafter}: look-ups over a target call {text}") <= 0.01
+    share = of_drafters(f"{drafter}: look-ups over a target call {text}")
+    assert share <= ABOVE.get((drafter, batch_size), MOST_OF_A_CALL)
 
 
 def test_an_index_is_built_and_opened_in_time():
@@ -97,7 +98,14 @@ def test_an_index_is_built_and_opened_in_time():
     assert of_drafters("retrieval: seconds to open again 100 MB of text") < 0.5
 
 
-@pytest.mark.parametrize("drafter", ["early-exit", "lookup", "suffix"])
+def test_handling_text_and_the_draft_of_medusa_take_at_most_their_share():
+    shares = {size: of_drafters(f"universal: text handling, share of a round at batch {size}") for size in (1, 32)}
+    assert shares[1] <= 0.15
+    assert shares[32] <= 0.10
+    assert of_drafters("medusa: a draft of 5 tokens at batch 1 over a target call") <= 0.15
+
+
+@pytest.mark.parametrize("drafter", ["early-exit", "lookup", "suffix", "retrieval"])
 def test_a_drafter_without_a_model_takes_the_memory_of_the_target_alone(drafter):
     assert of_drafters(f"{drafter}: peak of memory over the target's alone at 4,000 tokens") <= 1.02
 
