@@ -144,3 +144,12 @@ def test_at_larger_batches_no_drafter_is_shown_to_be_faster_losslessly(size):
     assert at.loc[at["speedup"].idxmax(), "drafter"] == "medusa"
     if size == 32:
         assert set(at.loc[at["speedup_high"] >= 1, "drafter"]) == {"medusa", "mtp", "eagle3"}
+
+
+@pytest.mark.results
+def test_on_programs_retrieval_is_the_fastest_losslessly_and_the_draft_model_with_typical_acceptance():
+    table = pd.read_csv(DRAFTERS / "speeds.csv")
+    table = table[table["task"] == "humaneval-tiny"]
+    for rule, best in (("lossless", "retrieval"), ("typical", "model")):
+        at = table[table["verifier"] == rule].set_index("drafter")
+        assert at.loc[best, "speedup_low"] > at.drop(best)["speedup_high"].max()
