@@ -20,7 +20,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts.bench_heads import HEADS, draft_prices, goal, random_head
+from scripts.bench_heads import HEADS, draft_prices, goal, head_price, random_head
 from scripts.bench_tools import (
     Stopwatch,
     forget_peak,
@@ -124,6 +124,8 @@ def measure_drafters(bench: Any, names: str) -> Iterator[Any]:
     for name in (name for name in wanted if name in HEADS):
         if built := built_of(bench, name, None):
             yield from draft_prices(bench, name, *built, notes.get(name, ""))
+    if any(name in HEADS for name in wanted):
+        yield head_price(bench)
     if "early-exit" in wanted:
         yield early_exit(bench)
     yield from memory(bench, [name for name in OF_MEMORY if name in wanted])

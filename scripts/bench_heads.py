@@ -17,6 +17,7 @@ from sdbench.draft.block import MASK
 from sdbench.engine import Engine, generate
 from sdbench.lm.model import LM
 from sdbench.lm.state_model import initial_weights
+from sdbench.probs import draw
 from sdbench.verify import Exact
 
 NUM_DRAFT, PROMPT, WARM_UPS = 5, 64, 2
@@ -67,6 +68,14 @@ def draft_prices(bench: Any, name: str, engine: Engine, drafter: Any, note: str 
     yield bench.figure(f"{what} over {NUM_DRAFT} calls of a layer", layers, joined(goal(of_layers), note))
 
 
+def head_price(bench: Any) -> Any:
+    """Return the time that the target's head and drawing a token take, over a call of a layer: each draft of a model has both."""
+    length = PROMPT + bench.new // 2
+    head_s, layer_s = head_timer(bench, length), layer_timer(bench, length)
+    ratios = [head_s() / layer_s() for _ in range(-WARM_UPS, bench.repeats)][WARM_UPS:]
+    return bench.figure("the target's head and drawing a token at batch 1 over a call of a layer", ratios)
+
+
 def goal(most: float | None) -> str:
     return "" if most is None else f"goal: at most {most:g}"
 
@@ -82,6 +91,28 @@ def draft_s(bench: Any, engine: Engine, drafter: Any) -> float:
         texts = bench.prompts(1, PROMPT)
         generate(None, None, texts, [Exact()], batch_size=1, engine=engine, drafter=drafter, **more)
     return statistics.median(call.seconds for call in watch.calls if call.phase == "draft")
+
+
+def head_timer(bench: Any, length: int) -> Callable[[], float]:
+    """Return a function that measures the seconds of the target's head on one state and of drawing a token from its law."""
+    engine = Engine(bench.target)
+    lm, warp = engine.target, engine.warp(1.0)
+    lm.patience = 1
+    cache = lm.cache(1, length + 1)
+    states, u = torch.randn(1, 1, lm.config.hidden_size, device=lm.device), torch.full((1,), 0.5, device=lm.device)
+    states, kv_length = states.to(bench.target.dtype), lm.kv_length(length + 1, cache)
+
+    def step(length: int, states: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+        return (draw(warp.law(lm.read_out(states)[:, 0]), u),)
+
+    def call() -> int:
+        return len(cache.steps(step, "head", kv_length, states, u))
+
+    def measure() -> float:
+        with torch.inference_mode():
+            return statistics.median(bench.seconds(call)[1] for _ in range(CALLS))
+
+    return measure
 
 
 def layer_timer(bench: Any, length: int) -> Callable[[], float]:

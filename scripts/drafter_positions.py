@@ -3,13 +3,15 @@
     python scripts/drafter_positions.py [parts=lengths,domains] [n=100] [records=results] [out=results/drafters]
 
 `lengths` decodes word problems at T = 0 and T = 1 with the lossless rule and 1 to 5 drafted tokens a round. `domains` trains each
-head for word problems, summaries and programs by its documented command, and decodes each task with the heads of each at T = 0. The
-pair is llama-tiny. Results of training and decoding stay in `records`: after an interruption the same command continues. `out` gets
-lengths.csv, by_position.csv, domains.csv and positions.md.
+head for word problems, summaries and programs by its documented command. With the lossless rule and the ensemble at w = 0.7 it
+decodes each task with the heads of each at T = 0, and the task of their training at T = 1 as well. The pair is llama-tiny. Results
+of training and decoding stay in `records`: after an interruption the same command continues. `out` gets lengths.csv,
+by_position.csv, domains.csv and positions.md.
 """
 
 import sys
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -29,19 +31,23 @@ from sdbench.words import exit_on_mistake, parse_words
 
 DEFAULTS = {"parts": "lengths,domains", "n": "100", "records": "results", "out": "results/drafters"}
 DRAFTERS = ("model", "pruned", "medusa", "mtp", "eagle", "eagle3", "block")
-HEADS = ("medusa", "mtp", "eagle3", "block")
+HEADS = ("medusa", "mtp", "eagle", "eagle3", "block")
 OPTIONS = {"medusa": ("once=0",)}  # of the heads' training, as for those that ship
 LENGTHS = (1, 2, 3, 4, 5)
 DOMAINS = {"gsm8k-tiny": "word problems", "cnndm-tiny": "summaries", "humaneval-tiny": "programs"}
 MEASURES = ("acceptance", "tokens_per_round")
 SPREADS = [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")]
+LOSSES = [f"{name}{end}" for name in ("quality", "difference") for end in ("", "_low", "_high")]
+OF_DOMAINS = ["trained_for", "task", "temperature", "drafter", "verifier", "n", *SPREADS, *LOSSES]
 COLUMNS = ["temperature", "drafter", "num_draft", "n", *SPREADS]
 
 
 def run(name: str, records: Path, *words: str) -> Results:
-    """Return the records of a lossless run; only what is missing is decoded."""
-    choice = ["model=llama-tiny", "verifier=exact", "timing=off", "report=off", f"results={records}", f"name={name}"]
-    sdbench_command(*choice, *words)
+    """Return the records of a run, which is lossless unless `words` say otherwise; only what is missing is decoded."""
+    choice = ["model=llama-tiny", "timing=off", "report=off", f"results={records}", f"name={name}"]
+    sdbench_command(
+        *choice, *(words if any(word.startswith("verifier=") for word in words) else ("verifier=exact", *words))
+    )
     return sdbench.read(records / name)
 
 
@@ -75,19 +81,21 @@ def train(drafter: str, task: str, records: Path) -> Path:
 
 
 def measure_domains(n: str, records: Path) -> pd.DataFrame:
-    """Return a row for each head, the task that it was trained for, and the task that it drafts."""
+    """Return a row for each head, the task that it was trained for, the task that it drafts, the temperature and the rule."""
     frames = []
     for trained in DOMAINS:
         heads = [f"drafter.{drafter}.head={train(drafter, trained, records)}" for drafter in HEADS]
-        for task in DOMAINS:
-            choice = [f"task={task}", f"drafter=[{','.join(HEADS)}]", *heads, "model.draft=null", f"n={n}"]
-            table = settings_of(run(f"domains-{trained}-on-{task}", records, *choice, "temperature=0"))
-            frames.append(table.assign(trained_for=trained)[["trained_for", "task", "drafter", "n", *SPREADS]])
+        for task, temperature in product(DOMAINS, (0, 1)):
+            if temperature == 0 or task == trained:
+                choice = [f"task={task}", f"drafter=[{','.join(HEADS)}]", *heads, "model.draft=null", f"n={n}"]
+                choice += [f"temperature={temperature}", "verifier=[exact,ensemble]", "w=0.7"]
+                table = settings_of(run(f"domains-{trained}-on-{task}-T{temperature}", records, *choice))
+                frames.append(table.assign(trained_for=trained).reindex(columns=OF_DOMAINS))
     return pd.concat(frames)
 
 
-def measured(row: pd.Series, name: str) -> str:
-    return format_interval(estimate_of(row.to_dict(), name), 2) or "–"
+def measured(row: pd.Series, name: str, digits: int = 2, scale: float = 1) -> str:
+    return format_interval(estimate_of(row.to_dict(), name), digits, scale=scale) or "–"
 
 
 def text_of_lengths(lengths: pd.DataFrame, positions: pd.DataFrame) -> list[str]:
@@ -114,7 +122,8 @@ def text_of_lengths(lengths: pd.DataFrame, positions: pd.DataFrame) -> list[str]
 
 def text_of_domains(domains: pd.DataFrame) -> list[str]:
     lines = []
-    for (drafter, trained), rows in domains.groupby(["drafter", "trained_for"], sort=False):
+    is_strict = (domains["verifier"] == "lossless") & (domains["temperature"] == 0)
+    for (drafter, trained), rows in domains[is_strict].groupby(["drafter", "trained_for"], sort=False):
         tasks = rows.set_index("task")
         cells = [measured(tasks.loc[task], name) for task in DOMAINS for name in MEASURES]
         lines.append([str(drafter), DOMAINS[str(trained)], *cells])
@@ -122,9 +131,30 @@ def text_of_domains(domains: pd.DataFrame) -> list[str]:
     return [
         "## Heads on the task of their training and on others",
         "",
-        "Five drafted tokens at T = 0; each head was trained with 200 steps on the target's own answers to one task.",
+        "Lossless, five drafted tokens at T = 0; a head was trained with 200 steps on the target's own answers to one task.",
         "",
         markdown(["drafter", "trained for", *named], lines),
+        *text_of_losses(domains[domains["trained_for"] == domains["task"]]),
+    ]
+
+
+def text_of_losses(domains: pd.DataFrame) -> list[str]:
+    """Return what the ensemble gains and loses with each head on the task of its training."""
+    lines = []
+    for (temperature, task, drafter), rows in domains.groupby(["temperature", "task", "drafter"], sort=False):
+        rules = rows.set_index("verifier")
+        strict, lenient = rules.loc["lossless"], rules.loc["ensemble"]
+        rounds = [measured(row, "tokens_per_round") for row in (strict, lenient)]
+        scores = [measured(row, "quality", 1, 100) for row in (strict, lenient)]
+        loss = measured(lenient, "difference", 1, 100)
+        lines.append([DOMAINS[str(task)], f"{temperature:g}", str(drafter), *rounds, *scores, loss])
+    columns = ["tokens per round", "at w = 0.7", "quality", "at w = 0.7", "difference"]
+    return [
+        "## Heads with the ensemble at w = 0.7, on the task of their training",
+        "",
+        "Quality, in points: solved examples, or ROUGE-L of summaries. The difference from lossless is paired by example.",
+        "",
+        markdown(["task", "T", "drafter", *columns], lines),
     ]
 
 
@@ -133,7 +163,8 @@ def text_of(out: Path) -> str:
     parts = [
         "# Trained drafters by position, draft length and task",
         "",
-        "llama-tiny, the lossless rule, with 95 % intervals over examples. Written by `python scripts/drafter_positions.py`.",
+        "llama-tiny, the lossless rule unless another is named, with 95 % intervals over examples.",
+        "Written by `python scripts/drafter_positions.py`.",
         "",
     ]
     if (out / "lengths.csv").exists():

@@ -127,10 +127,14 @@ def at(law: Tensor, tokens: Tensor) -> Tensor:
 
 def excess(p: Tensor, q: Tensor) -> Tensor:
     """Return norm((p − q)+) [..., V], or p where (p − q)+ vanishes to rounding."""
-    over = (p - q).clamp_min_(0)
-    total = over.sum(-1, keepdim=True)
+    return normalise((p - q).clamp_min_(0), p)
+
+
+def normalise(mass: Tensor, fallback: Tensor) -> Tensor:
+    """Divide masses [..., V] by their sum, in their own memory; where there is no mass, return the law `fallback`."""
+    total = mass.sum(-1, keepdim=True)
     vanishes = (total == 0).to(total)  # a product with it takes half the time of torch.where
-    return over.addcmul_(p, vanishes).div_(total + vanishes)
+    return mass.addcmul_(fallback, vanishes).div_(total + vanishes)
 
 
 def draw(law: Tensor, u: Tensor) -> Tensor:

@@ -87,11 +87,11 @@ class IndexedCorpus:
         """
         wanted = list(ending)[::-1]
         first = wanted[: self.depth]
-        where = self._search(first, is_upper=False)
+        where = self._search(first, 0, len(self.order))
         agreed = max((self._agreement(index, first) for index in (where - 1, where)), default=0)
         if agreed < shortest:
             return [], 0
-        low, high = (self._search(first[:agreed], is_upper=is_upper) for is_upper in (False, True))
+        low, high = self._around(first[:agreed], where)
         step = -(-(high - low) // most)
         positions = self.order[low:high:step].tolist()
         if agreed < self.depth or len(wanted) == agreed:
@@ -105,18 +105,27 @@ class IndexedCorpus:
         return self.tokens[max(0, position - count) : position].tolist()[::-1]
 
     def _agreement(self, index: int, wanted: list[int]) -> int:
-        return (
-            count_common(self._before(int(self.order[index]), len(wanted)), wanted)
-            if 0 <= index < len(self.order)
-            else 0
-        )
+        return count_common(self._context(index, len(wanted)), wanted) if 0 <= index < len(self.order) else 0
 
-    def _search(self, wanted: list[int], *, is_upper: bool) -> int:
-        """Return the first index whose context is not below `wanted`, or with is_upper the first that is above it."""
-        low, high = 0, len(self.order)
+    def _around(self, wanted: list[int], where: int) -> tuple[int, int]:
+        """Return the range of indices whose context is `wanted`, which `where` is in or next to: in steps that double."""
+        back, ahead = 1, 1
+        while where >= back and self._context(where - back, len(wanted)) == wanted:
+            back *= 2
+        while where + ahead <= len(self.order) and self._context(where + ahead - 1, len(wanted)) == wanted:
+            ahead *= 2
+        low = self._search(wanted, max(0, where - back + 1), where - back // 2)
+        high = self._search(wanted, where + ahead // 2, min(len(self.order), where + ahead - 1), is_upper=True)
+        return low, high
+
+    def _context(self, index: int, count: int) -> list[int]:
+        return self._before(int(self.order[index]), count)
+
+    def _search(self, wanted: list[int], low: int, high: int, *, is_upper: bool = False) -> int:
+        """Return the first index of a range whose context is not below `wanted`, or with is_upper the first that is above it."""
         while low < high:
             middle = (low + high) // 2
-            before = self._before(int(self.order[middle]), len(wanted))
+            before = self._context(middle, len(wanted))
             if before < wanted or (is_upper and before == wanted):
                 low = middle + 1
             else:

@@ -9,7 +9,7 @@ from torch import Tensor
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.exit import can_continue
 from sdbench.lm.model import LM
-from sdbench.probs import Warp, clamp_nan_ids, dense, draw, excess, rest_of
+from sdbench.probs import Warp, clamp_nan_ids, dense, draw, normalise, rest_of
 from sdbench.types import Context, DraftBlock
 
 
@@ -87,33 +87,42 @@ class SlimVerifier:
         raw = self.warp.logits(raw[:, :-1])
         x = clamp_nan_ids(drafts, raw.shape[-1])[..., None]
         plain = [mix(logs.softmax(-1), raw.softmax(-1), low, high) for logs in logits]
+        q = q if self.warp.is_greedy else dense(q, raw.shape[-1])
+        ratio, law, redrawn = plain[0] if self.warp.is_greedy else mix(q, self.warp.law(raw), low, high)
+        chance = ratio.gather(-1, x)[..., 0].clamp_max(1)
+        is_between = (chance >= low) & (chance <= high)
         if self.warp.is_greedy:
-            (a, law, _), other = plain[0], raw.argmax(-1)
-            is_taken = x[..., 0] == other
+            other = raw.argmax(-1)
+            is_kept = (x[..., 0] == other) | ~is_between
         else:
-            q = dense(q, raw.shape[-1])
-            a, law, redrawn = mix(q, self.warp.law(raw), low, high)
-            chance, rest = a.gather(-1, x)[..., 0], rest_of(q, u, x[..., 0])
-            is_taken = rest < chance
-            other = draw(redrawn, ((rest - chance) / (1 - chance)).clamp(0, 1 - 2**-52).nan_to_num(0))
-        chance = a.gather(-1, x)[..., 0]
-        is_kept = is_taken | ~((chance >= low) & (chance <= high))
+            rest = rest_of(q, u, x[..., 0])
+            is_kept = (rest < chance) | ~is_between
+            other = redraw(redrawn, chance, rest, is_kept)
         tokens = torch.where(is_kept, drafts, other)
         law = clamp_nan_ids(tokens, raw.shape[-1]) if self.warp.is_greedy else law
-        sure = [a > high] if is_marked else []
+        sure = [ratio > high] if is_marked else []
         return is_kept, ~(chance >= low), tokens, law, states, *sure, *(mixed.log() for _, mixed, _ in plain)
 
 
-def mix(q: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return the probability with which a slim verifier keeps each token, the resulting law, and the law from which it redraws.
+def redraw(laws: Tensor, chance: Tensor, rest: Tensor, is_kept: Tensor) -> Tensor:
+    """Draw the token [B,1] of the first slot that is not kept, from its law of `laws` [B,c,V]; what follows it is dropped."""
+    first = is_kept.long().cumprod(1).sum(1, keepdim=True).clamp_max(is_kept.shape[1] - 1)
+    law = laws.gather(1, first[..., None].expand(-1, -1, laws.shape[-1]))
+    chance, rest = chance.gather(1, first), rest.gather(1, first)
+    return draw(law, ((rest - chance) / (1 - chance)).clamp(0, 1 - 2**-52).nan_to_num(0))
 
-    q is the draft's law, s the slim verifier's; all [...,V]. From low to high it keeps a token with min(1, s/q), or draws
-    another.
+
+def mix(q: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
+    """Return s/q for each token, the law of a token after a slim verifier, and the law from which it redraws.
+
+    q is the draft's law, s the slim verifier's; all [...,V]. Where min(1, s/q) is from low to high it keeps a token with this
+    probability, or draws another. Large laws take as long as they are read, so results go into memory that is at hand.
     """
-    a = q.clamp_min(torch.finfo(q.dtype).tiny)  # results go where they can into memory that is at hand
-    a = torch.div(s, a, out=a).clamp_max_(1)
-    is_between = a.clamp(low, high).eq_(a)  # 1.0 or 0.0: a product with it takes a quarter of the time of torch.where
-    left = (1 - a).mul_(q).mul_(is_between)
-    redrawn = excess(s, q)
-    law = redrawn * left.sum(-1, keepdim=True)
-    return a, law.add_(torch.sub(q, left, out=left)), redrawn
+    ratio = s / q  # 0/0 is NaN, which is nowhere between
+    is_between = ratio.clamp(low, high).eq_(
+        ratio
+    )  # 1.0 or 0.0: a product with it takes a quarter of the time of torch.where
+    over = s - q
+    left = over.clamp_max(0).mul_(is_between)  # minus what is redrawn
+    redrawn = normalise(over.clamp_min_(0), s)
+    return ratio, torch.addcmul(q, redrawn, left.sum(-1, keepdim=True), value=-1).add_(left), redrawn

@@ -11,7 +11,7 @@ from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import HubError
 from sdbench.imports import import_object
 from sdbench.subcommand import Compose, Exit, Subcommand
-from sdbench.train.failed_write import FailedWriteError
+from sdbench.train.failed_files import FailedFileError
 from sdbench.train.options import OPTIONS, RECIPES, help_of, parse_recipe
 from sdbench.train.recipes import TrainingRecipe
 from sdbench.words import parse_words
@@ -46,7 +46,7 @@ def run(words: Sequence[str], compose: Compose) -> int:
         raise ConfigError(f"the training cannot be {show(name) or 'empty'} {nearest(name, RECIPES)}")
     try:
         _train(name, rest, compose)
-    except FailedWriteError as error:
+    except FailedFileError as error:
         print(f"sdbench.train: {error}", file=sys.stderr)
         return Exit.FAILED
     return Exit.DONE

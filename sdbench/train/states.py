@@ -18,7 +18,7 @@ from torch import Tensor
 from sdbench.config import ConfigError
 from sdbench.files import digest_of_data, write_whole
 from sdbench.train.answers import Text
-from sdbench.train.failed_write import explain_failed_write
+from sdbench.train.failed_files import explain_failed_read, explain_failed_write
 
 TextKey = tuple[tuple[int, ...], tuple[int, ...]]
 HEADER = 256  # bytes that a text takes in its shard beside its states, at most
@@ -53,7 +53,7 @@ class StatesStore:
 
     def read(self, texts: Sequence[Text], device: Any) -> list[Tensor]:
         """Return copies of the states of these texts; a shard is mapped into memory only while it is read."""
-        with ExitStack() as stack:
+        with explain_failed_read(self.folder), ExitStack() as stack:
             places = [self.shards[key_of(text)] for text in texts]
             files = {path: stack.enter_context(safe_open(path, "pt")) for path in {path for path, _ in places}}
             return [files[path].get_tensor(name).to(device, copy=True) for path, name in places]

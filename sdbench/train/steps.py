@@ -12,7 +12,7 @@ import torch
 
 from sdbench.config import ConfigError, show
 from sdbench.files import replace_on_success
-from sdbench.train.failed_write import explain_failed_write
+from sdbench.train.failed_files import explain_failed_write
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
-from sdbench.train.failed_write import explain_failed_write
+from sdbench.train.failed_files import explain_failed_write
 from sdbench.train.recipes import TrainingRecipe
 from sdbench.train.setup import TrainingSetup
 from sdbench.train.steps import Steps

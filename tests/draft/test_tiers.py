@@ -166,10 +166,10 @@ def test_a_mixture_is_a_law_and_leaves_what_is_not_judged():
     q, s = torch.rand(2, 500, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64).pow(3).unbind()
     q, s = q / q.sum(-1, keepdim=True), s / s.sum(-1, keepdim=True)
     for low, high in ((0.2, 0.9), (1.0, 1.0), (1e-9, 1.0)):
-        a, law, redrawn = mix(q, s, low, high)
+        ratio, law, redrawn = mix(q, s, low, high)
         torch.testing.assert_close(law.sum(-1), torch.ones(500).double())
         assert (law >= 0).all()
-        assert ((redrawn == 0) | (a == 1)).all(), "what the slim verifier draws, it would keep"
+        assert ((redrawn == 0) | (ratio >= 1)).all(), "what the slim verifier draws, it would keep"
     torch.testing.assert_close(mix(q, s, 1e-9, 1.0)[1], s)  # all of it judged: the slim verifier's own law
     torch.testing.assert_close(mix(q, s, 1.0, 1.0)[1], q)
 

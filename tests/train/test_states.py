@@ -3,6 +3,7 @@
 import json
 import re
 import resource
+import shutil
 import weakref
 from contextlib import contextmanager
 
@@ -14,6 +15,7 @@ from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main as front_door
 from sdbench.prepare.trained import COURSE
 from sdbench.prepare.versions import files_of
+from sdbench.train.failed_files import FailedFileError, explain_failed_write
 from sdbench.train.medusa import MedusaTraining
 from sdbench.train.mtp import Eagle3Training
 from sdbench.train.states import StatesStore, check_disk
@@ -195,6 +197,36 @@ def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(once, first, s
     assert all(path.read_bytes() == content for path, content in before.items())
     assert main("medusa", *words, "steps=2") == 0
     assert json.loads((out / CARD).read_text())["steps"] == 2
+
+
+def test_states_that_were_deleted_meanwhile_are_one_sentence_and_the_same_command_goes_on(
+    tmp_path, capsys, monkeypatch
+):
+    step, out = MedusaTraining.step, tmp_path / "head"
+
+    def delete(self, number):
+        if number == 1:
+            shutil.rmtree(out / "states")
+        return step(self, number)
+
+    monkeypatch.setattr(MedusaTraining, "step", delete)
+    assert main("medusa", "heads=2", "steps=2", f"out={out}") == 1
+    message = capsys.readouterr().err.splitlines()[-1]
+    assert f"sdbench.train: cannot read {out / 'states'}, which this training wrote before: no such file" in message
+    assert "the same command goes on" in message
+    monkeypatch.setattr(MedusaTraining, "step", step)
+    assert main("medusa", "heads=2", "steps=2", f"out={out}") == 0
+    assert (out / CARD).exists()
+
+
+def test_a_file_elsewhere_that_cannot_be_read_is_not_called_a_failed_write(tmp_path):
+    with pytest.raises(FileNotFoundError), explain_failed_write(tmp_path / "out/head"):
+        (tmp_path / "tokenizer.json").read_text()
+    with (
+        pytest.raises(FailedFileError, match=r"cannot write .*head: no such file"),
+        explain_failed_write(tmp_path / "out/head"),
+    ):
+        (tmp_path / "out/head/head.json").write_text("")
 
 
 def test_the_course_of_a_training_is_beside_its_result_and_survives_a_resumption(tmp_path, capsys):
