@@ -1,14 +1,15 @@
 """results/real: the tables and figures of real pairs, from the records of their runs.
 
-    python scripts/real_tables.py FOLDER [FOLDER …] [out=results/real]
+    python scripts/real_tables.py FOLDER [FOLDER …] [out=results/real] [add=false]
     python scripts/real_tables.py [out=results/real]               # rewrites README.md from the committed tables
 
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths` and `drafters`. Files are
 summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
 text) and, at T = 0, equal_texts.csv; for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w
-also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. README.md has a row for
-each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters under each rule.
+also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of
+cells that the records do not hold stay in the part. README.md has a row for each sweep and for each other setting, tasks.svg a
+panel per sweep, and ranks.svg the order of drafters under each rule.
 """
 
 import sys
@@ -52,6 +53,7 @@ HEAD = (
 )
 HEAD_OF_SETTINGS = ("task", "setting", "n", "acceptance", "drafted per round", "tokens per round", "quality", "loss")
 HEAD_OF_PRICES = ("task", "drafter", "texts", "tokens per round", "price of a drafted token", "speed-up", "modelled")
+OF_CELLS = ("summary.csv", "metrics.csv", "scores.parquet")
 SHARED, COUNTED = ("shared_tokens", "target_tokens"), ("blocks", "offered", "lost", "text_s")  # of drafters.csv
 HEADINGS = {"rules": "Other rules", "lengths": "Draft lengths", "drafters": "Drafters", "prices": "Prices of drafters"}
 
@@ -100,10 +102,32 @@ def facts_of_drafters(results: Results) -> pd.DataFrame:
     return pd.DataFrame(facts).reindex(columns=["drafter", *SHARED, *COUNTED])
 
 
-def write(run: Path, out: Path) -> None:
+def write(run: Path, out: Path, *, is_added: bool = False) -> None:
     """Write the tables and figures of a run's records, part by part."""
     for place, results in divide(sdbench.read(run)):
-        write_part(place, results, out / place.name)
+        folder = out / place.name
+        if is_added and not place.part:
+            raise ValueError(f"add=true cannot join {place.name}: settings to ship are chosen among those of one run")
+        held = {path: read_table(path) for name in OF_CELLS if (path := folder / name).exists() and is_added}
+        write_part(place, results, folder)
+        for path, rows in held.items():
+            write_table(path, join(rows, read_table(path)))
+
+
+def read_table(path: Path) -> pd.DataFrame:
+    return pd.read_parquet(path) if path.suffix == ".parquet" else pd.read_csv(path)
+
+
+def write_table(path: Path, rows: pd.DataFrame) -> None:
+    if path.suffix == ".parquet":
+        rows.to_parquet(path, index=False, compression="zstd")
+    else:
+        rows.to_csv(path, index=False, float_format="%.6g")
+
+
+def join(held: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of both; of a cell that is in both, the new ones."""
+    return pd.concat([held[~held["cell"].isin(new["cell"])], new])
 
 
 def write_part(place: RealFolder, results: Results, folder: Path) -> None:
@@ -255,11 +279,13 @@ def redraw(out: Path) -> None:
 
 def main(words: Sequence[str]) -> int:
     with exit_on_mistake("real_tables", __doc__, words):
-        given = parse_words(words, {"out": "results/real"})
-    out = Path(given.options.get("out", "results/real"))
-    out.mkdir(parents=True, exist_ok=True)
-    for run in map(Path, given.paths):
-        write(run, out)
+        given = parse_words(words, {"out": "results/real", "add": "false"})
+        if (add := given.options.get("add", "false")) not in ("true", "false"):
+            raise ValueError(f"add must be true or false, got {add}")
+        out = Path(given.options.get("out", "results/real"))
+        out.mkdir(parents=True, exist_ok=True)
+        for run in map(Path, given.paths):
+            write(run, out, is_added=add == "true")
     redraw(out)
     return 0
 

@@ -189,6 +189,9 @@ def test_real_drafters_and_models_without_a_sibling(composer):
     assert run.folder != base.folder
     assert [drafter.name for drafter in run.drafters] == ["universal", "intersection"]
     assert [rule.name for rule in run.verifiers] == ["ensemble", "typical"]
+    (run,) = runs_of(composer, "experiment=real-humaneval-retrieval", "drafter.corpus=pyproject.toml")
+    assert (run.folder, run.model.target, run.model.draft, run.n) == (base.folder, base.model.target, None, 40)
+    assert [(drafter.name, drafter.options["corpus"]) for drafter in run.drafters] == [("retrieval", "pyproject.toml")]
     (run,) = runs_of(composer, "experiment=real-humaneval-evalplus")
     assert (run.name, run.task.options["protocol"]) == ("qwen-coder-small-humaneval-evalplus", "evalplus")
     assert run.task.options["chat"] is True

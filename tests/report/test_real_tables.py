@@ -77,6 +77,26 @@ def test_drafters_are_compared_on_the_examples_that_all_have(tmp_path):
     assert {"model", "lookup"} == set(order.split("|")[2].strip().split(" > "))
 
 
+def test_drafters_of_another_run_join_a_part_with_add_and_replace_it_without(tmp_path):
+    options = {"ws": (0.7,), "temperature": 0.0, "n": 30}
+    first = run_of(tmp_path / "first", drafters=("model", "lookup"), **options)
+    second = run_of(tmp_path / "second", drafters=("suffix",), **options)
+    out, part = tmp_path / "out", tmp_path / "out/humaneval-drafters"
+    real_tables.main([str(first), f"out={out}"])
+    files = ("summary.csv", "metrics.csv", "scores.parquet")
+    held = [real_tables.read_table(part / name) for name in files]
+    real_tables.main([str(second), f"out={out}", "add=true"])
+    for name, rows in zip(files, held, strict=True):
+        pd.testing.assert_frame_equal(real_tables.read_table(part / name).iloc[: len(rows)], rows, check_dtype=False)
+    assert set(pd.read_csv(part / "summary.csv")["drafter"]) == {"model", "lookup", "suffix"}
+    real_tables.main([str(second), f"out={out}", "add=true"])
+    assert not pd.read_csv(part / "summary.csv")["cell"].duplicated().any(), "a cell is not there twice"
+    with pytest.raises(SystemExit):
+        real_tables.main([str(first), f"out={out}", "add=true"])  # its sweep of w
+    real_tables.main([str(second), f"out={out}"])
+    assert set(pd.read_csv(part / "summary.csv")["drafter"]) == {"suffix"}
+
+
 def test_what_the_jobs_of_a_run_noted_of_its_drafters_is_a_table(tmp_path):
     """Shared tokens are facts, counts are sums over jobs; `lookup` has neither, and other facts have no column."""
     run = run_of(tmp_path / "run", ws=(0.7,), drafters=("universal", "lookup"), temperature=0.0, n=10)
