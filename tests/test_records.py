@@ -499,6 +499,7 @@ def test_frames_go_out_as_parquet(tmp_path: Path):
         assert len(pq.read_table(path)) == len(getattr(results, path.stem))
 
 
+@pytest.mark.slow
 def test_a_hundred_thousand_generations_are_read_and_summarised(tmp_path: Path):
     cells = sweep("llama-tiny", "gsm8k-tiny", ws=tuple(i / 10 for i in range(7)), num_drafts=(5,), temperature=1.0)
     base = [Shape(max_new_tokens=24).decode(c, f"{i}") for c in cells for i in range(50)]

@@ -76,6 +76,7 @@ def test_a_drafter_that_is_added_is_decoded_alone(words, tmp_path):
     assert_same_records(tmp_path / "steps" / NAME, tmp_path / "once" / NAME)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 def test_force_repeats_the_cells_of_its_own_command(words, tmp_path):
     """The target and the draft alone are cells of every command; those of a drafter that it does not name are left."""

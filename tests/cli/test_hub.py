@@ -67,6 +67,7 @@ print(sorted(pair.find(run.model, device="cpu", dtype="auto").checkpoints))
 """
 
 
+@pytest.mark.slow
 def test_the_configs_of_small_pairs_name_repositories_with_one_vocabulary(hub, tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", SMALL_PAIRS],
@@ -170,7 +171,10 @@ DEAD = {  # none of them answers: the discard port, where nobody listens, and a 
 }
 
 
-@pytest.fixture(scope="module", params=DEAD)
+@pytest.fixture(
+    scope="module",
+    params=["offline", *(pytest.param(name, marks=pytest.mark.slow) for name in DEAD if name != "offline")],
+)
 def cut_off(request, hub, tmp_path_factory):
     place = tmp_path_factory.mktemp("cut_off")
     return run_cases(CUT_OFF, hub.env(place, **DEAD[request.param]), place)

@@ -116,6 +116,7 @@ def test_quantised_models_are_cells_of_their_own_and_a_device_map_is_not(tmp_pat
     assert {content.get("target_quantization") for content in results.cells["content"]} == {None, *kinds}
 
 
+@pytest.mark.slow
 def test_int8_of_target_draft_or_both_makes_cells_of_their_own_in_one_folder(tmp_path):
     roles = {"target": "model.quantization=int8", "draft": "model.draft_quantization=int8"}
     for words in ([], [roles["target"]], [roles["draft"]], [*roles.values()]):

@@ -231,6 +231,7 @@ def test_the_tiny_tasks_leave_the_tiny_pairs_room_for_their_prompts(task):
     assert tasks.load(task).max_new_tokens <= MAX_LENGTH // 2
 
 
+@pytest.mark.slow
 def test_other_threads_begin_a_pass_of_their_own_and_say_so(words, tmp_path, capfd):
     given = untimed(words(tmp_path, n=1, w=0.3, report="off", **{"timing.examples": 1, "timing.cells": 1}))
     before, passes = torch.get_num_threads(), []

@@ -31,6 +31,7 @@ from tests.engine.models import PROMPTS, tiny
 from tests.engine.test_invariance import same
 
 DRAFTERS = parts("drafter")
+QUICK = ("model", "lookup", "tiers", "block")  # a model's law, one without a law, a composed one, one of a head
 by_drafter = pytest.mark.parametrize("named", DRAFTERS, ids=str)
 GIVEN = {
     "corpus": lambda *_: write_corpus(),
@@ -100,7 +101,9 @@ READS_STATES = Diversed(
 )
 
 
-@by_drafter
+@pytest.mark.parametrize(
+    "named", [pytest.param(name, marks=[] if name.name in QUICK else pytest.mark.slow) for name in DRAFTERS], ids=str
+)
 @pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_every_rule_judges_every_drafter(models, named, temperature):
     engine, drafter = engine_and_drafter(models, named, temperature=temperature)
@@ -208,7 +211,7 @@ class Watched:
 
 @by_drafter
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
-@pytest.mark.parametrize("batch_size", [1, 4])
+@pytest.mark.parametrize("batch_size", [4, pytest.param(1, marks=pytest.mark.slow)])
 def test_counts_are_what_the_texts_say_through_moves_and_refills(models, named, temperature, batch_size):
     engine, drafter = engine_and_drafter(models, named, temperature=temperature)
     watched = Watched(drafter)

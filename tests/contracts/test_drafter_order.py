@@ -31,7 +31,7 @@ def models() -> tuple[Any, Any]:
 
 
 @by_drafter
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_two_requests_swapped_in_the_batch_change_nothing(models, named, temperature):
     order = list(range(len(REPEATING)))
     texts = decode(models, named, temperature, order, 4)

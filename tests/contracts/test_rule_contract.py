@@ -230,7 +230,7 @@ def some_settings(named: Named) -> list[Any]:
     return [named.make(**settings[place]) for place in sorted({0, len(settings) // 2})]
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
+@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 def test_all_rules_in_one_batch_decode_as_they_do_alone_and_captured(temperature: float):
     models = pair("llama")
     kinds = ("any", "above_zero" if temperature else "zero")

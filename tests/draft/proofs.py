@@ -21,7 +21,10 @@ REPEATING = [[5, 6, 7, 8, 5, 6, 7, 8, 5, 6], [9, 9, 9, 9], [11, 12], *PROMPTS]  
 by_slow_family = pytest.mark.parametrize(
     "family", [name if name == "llama" else pytest.param(name, marks=pytest.mark.slow) for name in FAMILIES]
 )
-by_batch = pytest.mark.parametrize(("batch_size", "capture"), [(1, "off"), (3, "trace"), (32, "graphs")])
+by_batch = pytest.mark.parametrize(
+    ("batch_size", "capture"),
+    [(1, "off"), (32, "graphs"), pytest.param(3, "trace", marks=pytest.mark.slow)],
+)
 
 
 @cache

@@ -46,8 +46,8 @@ def test_greedy_exact_is_the_target_token_for_token(family):
     proofs.assert_greedy_is_the_target(target_of(family), "pruned", tried)
 
 
-@pytest.mark.parametrize("temperature", [1.0, 0.0])
-@pytest.mark.parametrize("capture", ["trace", "graphs"])
+@pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("capture", ["trace", pytest.param("graphs", marks=pytest.mark.slow)])
 def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, temperature, capture):
     proofs.assert_texts_stand_alone(target, "pruned", {"keep_layers": 2}, temperature, capture)
 

@@ -277,6 +277,7 @@ def words(folder: Any, n: int, *more: str) -> list[str]:
     ]
 
 
+@pytest.mark.slow
 def test_records_count_what_the_target_was_spared_and_a_run_that_goes_on_equals_a_whole_one(tmp_path):
     for n in (1, 3):
         assert main(words(tmp_path / "parts", n, "temperature=1")) == 0

@@ -37,6 +37,7 @@ def head(tmp_path, target, kind) -> str:
     return write_heads(tmp_path / "heads", target, kind)
 
 
+@pytest.mark.slow  # the contract of drafters has it too, for one family in the quick set
 @by_kind
 @by_family
 def test_greedy_exact_is_the_target_token_for_token(family, kind, tmp_path):
@@ -47,7 +48,7 @@ def test_greedy_exact_is_the_target_token_for_token(family, kind, tmp_path):
     proofs.assert_greedy_is_the_target(target, kind, [(knobs, size, capture) for size, capture in settings], least=0)
 
 
-@by_kind
+@pytest.mark.parametrize("kind", ["medusa", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k != "medusa")])
 @pytest.mark.parametrize(
     ("temperature", "capture"),
     [

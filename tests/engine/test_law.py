@@ -100,7 +100,13 @@ class BonusFromTheDraft(Exact):
         return Verdict(verdict.accepted, verdict.next_token, state)
 
 
-@pytest.mark.parametrize("fault", [ResidualOfTheWrongLaw, ReusedCoin, BonusFromTheDraft])
+@pytest.mark.parametrize(
+    "fault",
+    [
+        ResidualOfTheWrongLaw,
+        *(pytest.param(fault, marks=pytest.mark.slow) for fault in (ReusedCoin, BonusFromTheDraft)),
+    ],
+)
 def test_a_planted_fault_is_caught(models, fault):
     assert p_value(models, fault(), None) < ALPHA
 

@@ -214,6 +214,7 @@ def test_the_settings_between_which_the_advice_decides_are_timed_and_then_others
     assert [point.cell.w for point in on_the_clock(prob, 4, advised)] == [0.0, 0.6, 0.7, 0.8]
 
 
+@pytest.mark.slow
 def test_a_process_counts_its_own_memory_not_that_of_its_parent():
     """`ru_maxrss` of a child begins at the peak of its parent."""
     asks = "from sdbench.engines.latency import peak_memory; print(int(peak_memory()))"

@@ -47,7 +47,10 @@ def test_the_kernel_multiplies_few_rows_of_bfloat16_alone(dtype, rows, is_kernel
     torch.testing.assert_close(y[:, :1], layer(x[:, :1]), rtol=0, atol={torch.bfloat16: 0.02}.get(dtype, 1e-5))
 
 
-@pytest.mark.parametrize("roles", [("target",), ("draft",), ("target", "draft")])
+@pytest.mark.parametrize(
+    "roles",
+    [("target", "draft"), *(pytest.param((role,), marks=pytest.mark.slow) for role in ("target", "draft"))],
+)
 def test_a_quantised_pair_is_lossless_and_a_text_is_the_same_in_any_batch(roles):
     models = dict(zip(("target", "draft"), pair("llama"), strict=True))
     for role in roles:

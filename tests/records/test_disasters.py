@@ -70,7 +70,9 @@ def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> in
 
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
-    ("kills", "examples"), [(4, 12), pytest.param(50, 80, marks=pytest.mark.slow)], ids=["4 kills", "50 kills"]
+    ("kills", "examples"),
+    [pytest.param(4, 12, marks=pytest.mark.slow), pytest.param(50, 80, marks=pytest.mark.slow)],
+    ids=["4 kills", "50 kills"],
 )
 def test_kills_at_random_instants_lose_nothing_and_double_nothing(tmp_path: Path, kills: int, examples: int):
     num_writing = kill_and_resume(tmp_path / "killed", kills=kills, examples=examples, seed=kills)
@@ -79,6 +81,7 @@ def test_kills_at_random_instants_lose_nothing_and_double_nothing(tmp_path: Path
     assert num_writing >= kills // 2, "too few kills hit a job at work for the test to mean anything"
 
 
+@pytest.mark.slow
 def test_three_jobs_side_by_side_do_everything_once(tmp_path: Path):
     jobs = [start("writer", tmp_path / "many", 12, 0.01) for _ in range(3)]
     for job in jobs:

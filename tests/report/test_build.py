@@ -71,6 +71,7 @@ def test_every_table_is_named_in_the_captions(folder):
     assert {"summary.csv", "results.json", "tables/front.csv", "tables/volume.csv", "tables/metrics.csv"} <= written
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(folder, tmp_path):
     again = shutil.copytree(folder, tmp_path / folder.name)
     before = {path: path.read_bytes() for path in again.rglob("*") if path.is_file() and "records" not in path.parts}

@@ -35,6 +35,7 @@ def crowded(tmp_path_factory):
     )
 
 
+@pytest.mark.slow
 def test_no_legend_lies_on_data(crowded):
     """They stood in corners of the panels: over points of curves that rise to the right, and over n where there are many."""
     _, figures = crowded

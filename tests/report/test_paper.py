@@ -197,6 +197,7 @@ def test_an_unfilled_panel_names_its_command(figures):
     assert "not measured: python -m sdbench experiment=diversed-table2 model=qwen task=mbpp" in texts
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_files(folder, tmp_path, capsys):
     home, again = tmp_path / "figures", tmp_path / "again"
     assert paper_figures.main([str(folder.parent), "--out", str(home)]) == 0  # a folder of results folders

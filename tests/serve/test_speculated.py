@@ -54,7 +54,10 @@ def test_sampling_without_the_plugin_is_refused_on_the_broken_build(served_words
 
 
 @pytest.mark.usefixtures("no_figures")
-@pytest.mark.parametrize("case", ["greedy", "plugin", "gpu", "whole"])
+@pytest.mark.parametrize(
+    "case",
+    ["greedy", "plugin", *(pytest.param(case, marks=pytest.mark.slow) for case in ("gpu", "whole"))],
+)
 def test_it_is_not_refused_where_it_does_no_harm(case, served_words, tmp_path):
     expanded = RIGHT if case == "whole" else UNWRITTEN
     python = environment(tmp_path / "build", expanded, "2.13.0+cu130" if case == "gpu" else "2.13.0+cpu")

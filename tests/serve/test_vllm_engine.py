@@ -27,6 +27,7 @@ def vllm_words(vllm_python):
     ]
 
 
+@pytest.mark.slow
 def test_one_server_for_each_setting_its_arguments_in_the_provenance_and_none_left(
     served_words, vllm_words, tmp_path, monkeypatch
 ):

@@ -69,11 +69,13 @@ needs_bwrap = pytest.mark.skipif(
 )
 
 
+@pytest.mark.slow
 @needs_bwrap
 def test_no_attack_gets_out_of_kernel_and_bubblewrap(open_folder):
     closed(attack(open_folder, "bwrap"))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     os.geteuid() == 0 and not Path(ORDINARY).exists(),
     reason=f"root's own interpreter may stand where nobody else may go, and there is no {ORDINARY} instead",

@@ -59,6 +59,7 @@ def test_lossless_rules_emit_the_target(models: Any, texts: Any, number: int):
     assert p_value(texts[number], law_of(None, models)) > ALPHA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", range(len(RULES)), ids=[type(rule).__name__ for rule in RULES])
 def test_sequences_have_the_law_of_their_rule(models: Any, texts: Any, number: int):
     rule = RULES[number]
@@ -66,5 +67,6 @@ def test_sequences_have_the_law_of_their_rule(models: Any, texts: Any, number: i
     assert p_value(texts[len(LOSSLESS) + number], law_of(None, models)) < ALPHA, "and not that of the target"
 
 
+@pytest.mark.slow
 def test_inside_a_span_the_sequences_are_those_of_the_rule(models: Any, texts: Any):
     assert p_value(texts[-1], law_of(RULES[0], models)) > ALPHA
