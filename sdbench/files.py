@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Collection, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -92,8 +93,10 @@ def digest_of_file(path: Path, *, digits: int = DIGITS) -> str:
 
 
 def digest_of_path(path: Path, *, without: Collection[str] = ()) -> str:
-    """Return the SHA-256 of a file's content, or of all files below a folder with their names, `without` some names."""
+    """Return the SHA-256 of a file's content, or of all files below a folder with their names, `without` those of some patterns."""
     if path.is_file():
         return digest_of_file(path)
-    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name not in without)
-    return digest_of(*(f"{file.relative_to(path).as_posix()} {digest_of_file(file)}\n" for file in files))
+    files = sorted(file for file in path.rglob("*") if file.is_file())
+    names = {file: file.relative_to(path).as_posix() for file in files}
+    kept = (file for file in files if not any(fnmatchcase(names[file], pattern) for pattern in without))
+    return digest_of(*(f"{names[file]} {digest_of_file(file)}\n" for file in kept))

@@ -19,6 +19,7 @@ from sdbench.prepare.progress import warn
 RESULTS = Path("results")  # the default folder of the trainings
 TRAINED = "trained:"
 HEAD_CARD, COURSE = "head.json", "training.json"
+OF_TRAINING = (COURSE, "*.ckpt", "*.part", "states/*")  # files beside a head that are no part of it
 SUBCOMMANDS: Mapping[str, str] = {
     "heads": "ensemble",
     "judges": "judge",

@@ -16,7 +16,7 @@ from typing import Any
 
 from sdbench.config import ConfigError
 from sdbench.files import digest_of, digest_of_file, digest_of_path
-from sdbench.prepare.trained import COURSE, HEAD_CARD
+from sdbench.prepare.trained import HEAD_CARD, OF_TRAINING
 
 PACKAGE = "sdbench"
 
@@ -59,10 +59,10 @@ def sources(kind: type) -> set[Path]:
 
 def files_of(options: Mapping[str, Any], *, prefix: str) -> dict[str, str]:
     """Return `prefix.option` -> hash of the content, for each option that is a file or a folder; of what was trained, without
-    the course of its training.
+    what the training left beside it: its course, checkpoints, and states of the target.
     """
     return {
-        f"{prefix}.{name}": digest_of_path(Path(text), without=(COURSE,) if (Path(text) / HEAD_CARD).exists() else ())
+        f"{prefix}.{name}": digest_of_path(Path(text), without=OF_TRAINING if (Path(text) / HEAD_CARD).exists() else ())
         for name, value in options.items()
         for text in ([value] if isinstance(value, str) else value if isinstance(value, list | tuple) else [])
         if isinstance(text, str) and text and _exists(Path(text))

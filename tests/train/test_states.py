@@ -247,10 +247,12 @@ def test_the_course_of_a_training_is_beside_its_result_and_survives_a_resumption
     assert json.loads((tmp_path / CARD).read_text())["agreement"] == course["reports"][-1]["agreement"]
 
 
-def test_the_course_is_no_part_of_a_heads_identity(tmp_path):
+def test_what_a_training_leaves_beside_a_head_is_no_part_of_its_identity(tmp_path):
     (tmp_path / CARD).write_text("{}")
     before = files_of({"head": str(tmp_path)}, prefix="drafter")
-    (tmp_path / COURSE).write_text("{}")
+    for name in (COURSE, "medusa.ckpt", "medusa.part", "states/0000.safetensors"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("{}")
     assert files_of({"head": str(tmp_path)}, prefix="drafter") == before
     (tmp_path / WEIGHTS).write_bytes(b"0")
     assert files_of({"head": str(tmp_path)}, prefix="drafter") != before
