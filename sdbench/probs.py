@@ -40,8 +40,9 @@ class Warp:
         return self.temperature == 0
 
     def used(self, logits: Tensor) -> Tensor:
-        """Return the logits [..., V] of the used ids, a view."""
-        return logits if self.vocab_size is None else logits[..., : self.vocab_size]
+        """Return the logits [..., V] of the used ids: the same tensor where all are, else a view."""
+        has_more = self.vocab_size is not None and logits.shape[-1] > self.vocab_size
+        return logits[..., : self.vocab_size] if has_more else logits
 
     def logits(self, logits: Tensor) -> Tensor:
         """Return un-tempered logits [..., V] of the used ids, in float32 or better."""
