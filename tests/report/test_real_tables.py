@@ -193,6 +193,17 @@ def test_what_a_foreign_draft_shares_and_loses_is_what_the_documentation_says():
 
 
 @pytest.mark.results
+def test_other_draft_lengths_on_word_problems_are_what_the_documentation_says():
+    table = pd.read_csv(COMMITTED / "gsm8k-lengths/summary.csv").set_index(["verifier", "num_draft"])
+    assert table.loc["lossless", "tokens_per_round"].round(1).tolist() == [3.4, 5.8]
+    assert table.loc["ensemble", "tokens_per_round"].round(1).tolist() == [3.5, 6.3]
+    assert table.loc["ensemble", "w"].tolist() == [0.7, 0.7]
+    losses = [(-100 * table.loc["ensemble", f"difference{end}"]).round(1).tolist() for end in ("", "_high", "_low")]
+    assert losses == [[3.0, 3.0], [-5.0, -6.3], [11.3, 12.5]]
+    assert (100 * table.loc["lossless", "quality"]).round().tolist() == [42, 41]
+
+
+@pytest.mark.results
 def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
     shutil.copytree(COMMITTED, tmp_path / "real")
     real_tables.main([f"out={tmp_path / 'real'}"])
