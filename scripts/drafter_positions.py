@@ -145,8 +145,9 @@ def text_of_losses(domains: pd.DataFrame) -> list[str]:
         rules = rows.set_index("verifier")
         strict, lenient = rules.loc["lossless"], rules.loc["ensemble"]
         rounds = [measured(row, "tokens_per_round") for row in (strict, lenient)]
-        scores = [measured(row, "quality", 1, 100) for row in (strict, lenient)]
-        loss = measured(lenient, "difference", 1, 100)
+        points = 100 if strict["quality"] <= 1 else 1
+        scores = [measured(row, "quality", 1, points) for row in (strict, lenient)]
+        loss = measured(lenient, "difference", 1, points)
         lines.append([DOMAINS[str(task)], f"{temperature:g}", str(drafter), *rounds, *scores, loss])
     columns = ["tokens per round", "at w = 0.7", "quality", "at w = 0.7", "difference"]
     return [
