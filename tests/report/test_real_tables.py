@@ -204,6 +204,19 @@ def test_other_draft_lengths_on_word_problems_are_what_the_documentation_says():
 
 
 @pytest.mark.results
+def test_retrieval_from_general_code_gains_and_loses_what_the_documentation_says():
+    table = (
+        pd.read_csv(COMMITTED / "humaneval-drafters/summary.csv").query("drafter == 'retrieval'").set_index("verifier")
+    )
+    assert table["tokens_per_round"].round(2).to_dict() == {"lossless": 1.26, "ensemble": 1.3, "typical": 1.51}
+    losses = {
+        rule: [round(-100 * table.loc[rule, f"difference{end}"], 1) for end in ("", "_high", "_low")]
+        for rule in ("ensemble", "typical")
+    }
+    assert losses == {"ensemble": [10.0, 0.4, 23.1], "typical": [17.5, 7.2, 31.9]}
+
+
+@pytest.mark.results
 def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
     shutil.copytree(COMMITTED, tmp_path / "real")
     real_tables.main([f"out={tmp_path / 'real'}"])
