@@ -1,6 +1,7 @@
 """scripts/real_long.py: long texts are those of one forward, and a text with one other token is found."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -32,3 +33,10 @@ def test_a_text_with_one_other_token_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(real_long, "generate", with_a_fault)
     assert real_long.main([*WORDS, f"out={tmp_path}"]) == 1
     assert pd.read_csv(tmp_path / "long.csv")["margin"][0] > 1e-3
+
+
+@pytest.mark.results
+def test_the_committed_long_texts_of_a_real_model_are_the_targets_own():
+    (row,) = pd.read_csv(Path(__file__).parents[2] / "results/real/long.csv").to_dict("records")
+    assert (row["prompt"], row["tokens"], row["texts"]) == (4096, 8192, 3)
+    assert (row["off_argmax"], row["margin"]) == (0, 0)
