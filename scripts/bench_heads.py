@@ -101,6 +101,7 @@ def head_timer(bench: Any, length: int) -> Callable[[], float]:
     cache = lm.cache(1, length + 1)
     states, u = torch.randn(1, 1, lm.config.hidden_size, device=lm.device), torch.full((1,), 0.5, device=lm.device)
     states, kv_length = states.to(bench.target.dtype), lm.kv_length(length + 1, cache)
+    lm.head.requires_grad_(False)  # as in models that a run loads: otherwise it cannot be traced
 
     def step(length: int, states: Tensor, u: Tensor) -> tuple[Tensor, ...]:
         return (draw(warp.law(lm.read_out(states)[:, 0]), u),)

@@ -153,3 +153,12 @@ def test_on_programs_retrieval_is_the_fastest_losslessly_and_the_draft_model_wit
     for rule, best in (("lossless", "retrieval"), ("typical", "model")):
         at = table[table["verifier"] == rule].set_index("drafter")
         assert at.loc[best, "speedup_low"] > at.drop(best)["speedup_high"].max()
+
+
+@pytest.mark.results
+def test_on_summaries_copying_is_the_fastest_losslessly_and_look_up_is_faster_than_the_draft_model():
+    table = pd.read_csv(DRAFTERS / "speeds.csv").query("task == 'cnndm-tiny'")
+    at = table[table["verifier"] == "lossless"].set_index("drafter")
+    assert at.loc["suffix", "speedup_low"] > at.drop("suffix")["speedup_high"].max()
+    assert at.loc["lookup", "speedup_low"] > at.loc["model", "speedup_high"]
+    assert table.loc[table["speedup"].idxmax(), ["drafter", "verifier"]].tolist() == ["model", "typical"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from scripts.bench_engine import page_of
+from scripts.bench_heads import OF_LAYERS
 from sdbench.config import config_dir
 
 pytestmark = pytest.mark.results
@@ -67,9 +68,8 @@ def test_what_a_cold_engine_costs_is_as_stated():
 DRAFTERS = RECORD.with_name("drafters-llama-tiny-cpu-float32.json")
 NAMES = sorted(path.stem for path in (config_dir() / "drafter").glob("*.yaml"))
 LOOK_UPS = ("lookup", "suffix", "retrieval")
-# Above their goals of .10 of a round, .01 of a target call and 1.1 times a formula: docs/drafters.md names them.
-ABOVE = {("tiers", 32): 0.105, ("retrieval", 1): 0.011}
-MOST_OF_A_ROUND, MOST_OF_A_CALL, MOST_OVER_FORMULA = 0.10, 0.01, 1.3
+ABOVE = {("universal", 32): 0.105, ("hybrid", 1): 0.11}  # above the goal of .10 of a round: docs/drafters.md names them
+MOST_OF_A_ROUND, MOST_OF_A_CALL, MOST_OVER_FORMULA = 0.10, 0.01, 1.105
 
 
 def of_drafters(name: str) -> float:
@@ -89,8 +89,7 @@ def test_a_drafter_costs_little_beyond_its_model_calls(drafter, batch_size):
 def test_a_look_up_in_a_long_text_costs_little(drafter, batch_size):
     text = f"at 8,000 tokens and batch {batch_size}"
     assert of_drafters(f"{drafter}: milliseconds of a look-up a row {text}") <= 0.2
-    share = of_drafters(f"{drafter}: look-ups over a target call {text}")
-    assert share <= ABOVE.get((drafter, batch_size), MOST_OF_A_CALL)
+    assert of_drafters(f"{drafter}: look-ups over a target call {text}") <= MOST_OF_A_CALL
 
 
 def test_an_index_is_built_and_opened_in_time():
@@ -108,6 +107,11 @@ def test_handling_text_and_the_draft_of_medusa_take_at_most_their_share():
 @pytest.mark.parametrize("drafter", ["early-exit", "lookup", "suffix", "retrieval"])
 def test_a_drafter_without_a_model_takes_the_memory_of_the_target_alone(drafter):
     assert of_drafters(f"{drafter}: peak of memory over the target's alone at 4,000 tokens") <= 1.02
+
+
+def test_a_head_that_drafts_with_a_layer_cannot_reach_its_goal_on_this_pair():
+    """Each draft runs a layer, and the target's head besides; 1.2 calls of a layer were the goal."""
+    assert 1 + of_drafters("the target's head and drawing a token at batch 1 over a call of a layer") > OF_LAYERS
 
 
 def test_a_round_of_early_exit_is_near_its_formula():
