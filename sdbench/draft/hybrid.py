@@ -82,9 +82,9 @@ class HybridDrafter(BaseDrafter):
         self.lookup.read(context)
         copies = self._copies(block, (lengths - block.lengths).tolist())
         self.num_copied = max(map(len, copies), default=0)
-        width = max((size + len(copy) for size, copy in zip(block.lengths.tolist(), copies, strict=True)), default=0)
-        if not width:
-            return DraftBlock.empty(lengths)
+        if not self.num_copied:
+            return block
+        width = max(size + len(copy) for size, copy in zip(block.lengths.tolist(), copies, strict=True))
         tokens = pad(block.tokens, (0, width))[:, :width]
         looked_up = torch.zeros_like(tokens, dtype=torch.bool)
         for row, (size, copy) in enumerate(zip(block.lengths.tolist(), copies, strict=True)):

@@ -150,18 +150,27 @@ class Spelling:
             lead = text.ids[-self.look_behind :]
             rows += [lead, lead + draft.ids[: len(draft.ids) - (not draft.is_ended)], lead + draft.ids]
         shown = iter(self.draft.texts_of(rows))
-        contexts = self.target.texts_of([text.window[-self.look_behind :] for text in texts])
+        tails = [text.window[-self.look_behind :] for text in texts]
+        contexts = self.target.texts_of(tails)
         spelled: list[str] = []
         for context, lead, *longer in zip(contexts, shown, shown, shown, strict=True):
             behind = [other[len(lead) :] if other.startswith(lead) else "" for other in longer]
-            spelled += [context, *(context + part.partition(UNKNOWN)[0] for part in behind)]
+            spelled += [context + part.partition(UNKNOWN)[0] for part in behind]
         encoded = iter(self.target.ids_of(spelled))
-        pieces = zip(encoded, encoded, encoded, limits, strict=True)
-        return [_block_of(before, shorter, whole, limit) for before, shorter, whole, limit in pieces]
+        blocks: list[SpelledBlock] = []
+        for context, before, shorter, whole, limit in zip(contexts, tails, encoded, encoded, limits, strict=True):
+            if not _begin_with(before, shorter, whole):  # seldom: most often the text itself comes back
+                (before,) = self.target.ids_of([context])
+            blocks.append(_block_of(before, shorter, whole, limit))
+        return blocks
+
+
+def _begin_with(before: list[int], *rows: list[int]) -> bool:
+    return all(row[: len(before)] == before for row in rows)
 
 
 def _block_of(before: list[int], shorter: list[int], whole: list[int], limit: int) -> SpelledBlock:
     """Return what follows `before` in `whole` as far as `shorter` has it too; nothing if `before` is not a prefix of both."""
     count, common = len(before), count_common(shorter, whole)
-    tokens = whole[count:common] if count_common(before, whole[:common]) == count else []
+    tokens = whole[count:common] if _begin_with(before, whole[:common]) else []
     return SpelledBlock(tokens[:limit], max(0, min(limit, len(whole) - count) - len(tokens)))
