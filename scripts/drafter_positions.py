@@ -43,11 +43,8 @@ COLUMNS = ["temperature", "drafter", "num_draft", "n", *SPREADS]
 
 
 def run(name: str, records: Path, *words: str) -> Results:
-    """Return the records of a run, which is lossless unless `words` say otherwise; only what is missing is decoded."""
-    choice = ["model=llama-tiny", "timing=off", "report=off", f"results={records}", f"name={name}"]
-    sdbench_command(
-        *choice, *(words if any(word.startswith("verifier=") for word in words) else ("verifier=exact", *words))
-    )
+    """Return the records of a run; only what is missing is decoded."""
+    sdbench_command("model=llama-tiny", "timing=off", "report=off", f"results={records}", f"name={name}", *words)
     return sdbench.read(records / name)
 
 
@@ -62,7 +59,8 @@ def measure_lengths(n: str, records: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     lengths, positions = [], []
     for temperature in ("0", "1"):
         choice = [f"drafter=[{','.join(DRAFTERS)}]", f"num_draft=[{','.join(map(str, LENGTHS))}]", "task=gsm8k-tiny"]
-        results = run(f"positions-T{temperature}", records, *choice, f"temperature={temperature}", f"n={n}")
+        choice += ["verifier=exact", f"temperature={temperature}", f"n={n}"]
+        results = run(f"positions-T{temperature}", records, *choice)
         table = settings_of(results)
         lengths.append(table.reindex(columns=COLUMNS))
         longest = table[table["num_draft"] == max(LENGTHS)].set_index("cell")["drafter"]

@@ -119,9 +119,8 @@ def mix(q: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, 
     probability, or draws another. Large laws take as long as they are read, so results go into memory that is at hand.
     """
     ratio = s / q  # 0/0 is NaN, which is nowhere between
-    is_between = ratio.clamp(low, high).eq_(
-        ratio
-    )  # 1.0 or 0.0: a product with it takes a quarter of the time of torch.where
+    # 1.0 or 0.0: a product with it takes a quarter of the time of torch.where.
+    is_between = ratio.clamp(low, high).eq_(ratio)
     over = s - q
     left = over.clamp_max(0).mul_(is_between)  # minus what is redrawn
     redrawn = normalise(over.clamp_min_(0), s)

@@ -26,7 +26,7 @@ class UniversalDrafter(ForeignDrafter):
     text, and its q is one-hot, as with prompt lookup.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
     has_logits: ClassVar[bool] = False
 
     def __init__(self, setup: DraftSetup, look_behind: int) -> None:
