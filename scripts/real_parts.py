@@ -1,4 +1,5 @@
-"""Divide the records of a real run into the parts that results/real shows: w, other rules, draft lengths, drafters, their prices.
+"""Divide the records of a real run into the parts that results/real shows: w, other rules, draft lengths, drafters, their prices,
+latency.
 
 One folder of records holds them all, so that their baselines are decoded once.
 """
@@ -15,7 +16,7 @@ from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
 TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
-PARTS = ("", "rules", "lengths", "drafters", "prices")
+PARTS = ("", "rules", "lengths", "drafters", "prices", "latency")
 OF_DRAFTERS = ("drafters", "prices")
 FORMS = ("evalplus",)  # protocols beside a task's usual one
 NUM_DRAFT = 5
@@ -59,10 +60,14 @@ class RealFolder:
 
 
 def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
-    """Yield each part that the records hold, by the folder it goes to."""
+    """Yield each part that the records hold, by the folder it goes to. Records called …-latency are of few texts: only the times
+    of their settings are shown.
+    """
+    is_latency = results.name.endswith("-latency")
     cells = table_of(results.cells)
-    cells = cells[cells.index.isin(results.generations["cell"])]
     cells = cells.assign(is_timed=cells.index.isin(results.timings["cell"]))
+    if not is_latency:  # transformers' own generation is only timed
+        cells = cells[cells.index.isin(results.generations["cell"])]
     has_own_draft = own_draft(results) is not None
     seen: set[str] = set()
     for _, sweep in cells.groupby("sweep", sort=True):
@@ -72,7 +77,7 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
         stem += f"-T{first['temperature']:g}" if first["temperature"] > 0 else ""
         for part, choose in CHOICES.items():
             keys = choose(sweep)
-            if not keys or (has_own_draft and part not in OF_DRAFTERS):
+            if not keys or (has_own_draft and part not in OF_DRAFTERS) or (part == "latency") != is_latency:
                 continue
             name = f"{stem}-{part}" if part else stem
             if name in seen:
@@ -161,10 +166,16 @@ def _prices(cells: pd.DataFrame) -> list[str]:
     return cells.index[(is_target | cells.index.isin(chosen)) & cells["is_timed"]].tolist() if chosen else []
 
 
+def _latency(cells: pd.DataFrame) -> list[str]:
+    """What was timed."""
+    return cells.index[cells["is_timed"]].tolist()
+
+
 CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "": _swept,
     "rules": _rules,
     "lengths": _lengths,
     "drafters": _drafters,
     "prices": _prices,
+    "latency": _latency,
 }

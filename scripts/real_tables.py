@@ -4,7 +4,8 @@
     python scripts/real_tables.py [out=results/real]               # rewrites README.md from the committed tables
 
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
-called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths` and `drafters`. Files are
+called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices` and,
+of records called …-latency, `latency`. Files are
 summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
 text) and, at T = 0, equal_texts.csv; for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w
 also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of
@@ -53,14 +54,32 @@ HEAD = (
 )
 HEAD_OF_SETTINGS = ("task", "setting", "n", "acceptance", "drafted per round", "tokens per round", "quality", "loss")
 HEAD_OF_PRICES = ("task", "drafter", "texts", "tokens per round", "price of a drafted token", "speed-up", "modelled")
+HEAD_OF_LATENCY = ("task", "setting", "texts", "tokens per round", "speed-up", "with the prompt", "an answer")
 OF_CELLS = ("summary.csv", "metrics.csv", "scores.parquet")
 SHARED, COUNTED = ("shared_tokens", "target_tokens"), ("blocks", "offered", "lost", "text_s")  # of drafters.csv
-HEADINGS = {"rules": "Other rules", "lengths": "Draft lengths", "drafters": "Drafters", "prices": "Prices of drafters"}
+HEADINGS = {
+    "rules": "Other rules",
+    "lengths": "Draft lengths",
+    "drafters": "Drafters",
+    "prices": "Prices of drafters",
+    "latency": "Latency at batch 1",
+}
+BASELINE_NAMES = {
+    "target": "target alone",
+    "generate": "transformers' generate",
+    "assisted": "transformers' assisted generate",
+}
 
 PRICES = """\
 Losslessly, at batch 1. The price is the median time of a drafted token over that of a target call on one token; the speed-up
 is tokens per second of decoding over those of the target alone in the same pass; modelled: from the prices of calls, and from
 what was drafted and kept.
+
+"""
+LATENCY = """\
+One text at a time, all settings in turn in one pass. The speed-up is tokens per second of decoding over those of the target
+alone, by this engine or by transformers, whichever is faster; with the prompt: of whole answers, prompts included; an answer:
+the typical ratio of the times in which one answer is decoded, which settings may make longer or shorter.
 
 """
 
@@ -220,6 +239,24 @@ def rows_of_prices(folder: Path) -> list[list[str]]:
     return lines
 
 
+def rows_of_latency(folder: Path) -> list[list[str]]:
+    """Return a row of README.md for each setting that was timed, by draft length."""
+    summary, place = pd.read_csv(folder / "summary.csv"), RealFolder.of(folder.name)
+    summary = summary[summary["num_timed"].notna()].fillna({"num_draft": 0}).sort_values("num_draft", kind="stable")
+    lines = []
+    for row in summary.to_dict("records"):
+        words = [row["verifier"], setting_of(row), f"K={row['num_draft']:g}"]
+        name = BASELINE_NAMES.get(str(row["verifier"])) or " ".join(filter(None, words))
+        measures = ("tokens_per_round", "speedup", "speedup_end_to_end", "time_ratio")
+        tokens, *times = (format_interval(estimate_of(row, measure), 2) or "–" for measure in measures)
+        tokens = tokens if row["num_draft"] else "–"
+        lines.append([place.title, name, f"{row['num_timed']:g}", tokens, *times])
+    return lines
+
+
+TABLES = {"prices": (rows_of_prices, HEAD_OF_PRICES), "latency": (rows_of_latency, HEAD_OF_LATENCY)}
+
+
 def draw_tasks(folders: Sequence[Path]) -> Figure:
     """Draw a panel a task: how the score of each w differs from lossless decoding, against acceptance."""
     columns = min(3, len(folders))
@@ -267,10 +304,10 @@ def redraw(out: Path) -> None:
         chosen = [path for path in parts[""] if bool(RealFolder.of(path.name).temperature) == is_sampled]
         tables += [(heading, markdown(HEAD, [row_of(path) for path in chosen], num_left=1))] if chosen else []
     for part, heading in HEADINGS.items():
-        shown, head = (rows_of_prices, HEAD_OF_PRICES) if part == "prices" else (rows_of_settings, HEAD_OF_SETTINGS)
+        shown, head = TABLES.get(part, (rows_of_settings, HEAD_OF_SETTINGS))
         rows = [row for path in parts[part] for row in shown(path)]
         table = markdown(head, rows, num_left=2)
-        before = {"drafters": ranks, "prices": PRICES}.get(part, "")
+        before = {"drafters": ranks, "prices": PRICES, "latency": LATENCY}.get(part, "")
         tables += [(heading, before + table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"

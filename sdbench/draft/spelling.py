@@ -131,12 +131,13 @@ class Spelling:
         encoding of the whole window, and the rest has the same ids after its own context.
         """
         for stop in range(len(text.window) - self.look_behind, text.num_lead, -1):
+            (ids_before,) = self.draft.ids_of(self.target.texts_of([text.window[:stop]]))
+            if len(ids_before) < len(text.lead_ids) or ids[: len(ids_before)] != ids_before:
+                continue
             lead = text.window[max(0, stop - self.look_behind) : stop]
             window = lead + text.window[stop:]
-            shown = self.target.texts_of([text.window[:stop], lead, window])
-            ids_before, lead_ids, ids_whole = self.draft.ids_of(shown)
-            is_beginning = len(ids_before) >= len(text.lead_ids) and ids[: len(ids_before)] == ids_before
-            if is_beginning and ids_whole == lead_ids + ids[len(ids_before) :]:
+            lead_ids, ids_whole = self.draft.ids_of(self.target.texts_of([lead, window]))
+            if ids_whole == lead_ids + ids[len(ids_before) :]:
                 text.settled += ids_before[len(text.lead_ids) :]
                 text.window, text.num_lead, text.lead_ids = window, len(lead), tuple(lead_ids)
                 return

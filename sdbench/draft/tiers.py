@@ -125,8 +125,9 @@ class GrowingBlock:
         row = torch.arange(0, len(self.lengths) * self.room, self.room, device=self.lengths.device)[:, None]
         places = self.places(max(value.shape[1] for value in values.values()))
         for name, value in values.items():
-            if name not in self.slots:
-                self.slots[name] = value.new_zeros(len(value), self.room, *value.shape[2:])
+            if name not in self.slots:  # the first chunk, which begins at slot 0 in each row
+                self.slots[name] = pad(value, (*(0, 0) * (value.dim() - 2), 0, self.room - value.shape[1]))
+                continue
             index = (row + places[:, : value.shape[1]]).flatten()
             self.slots[name].flatten(0, 1).index_copy_(0, index, value.flatten(0, 1))
         if "tokens" in values:
