@@ -1,5 +1,6 @@
 """scripts/real_tables.py: the parts of a run's records, each with its own examples, and tables from the committed files alone."""
 
+import re
 import shutil
 from pathlib import Path
 
@@ -130,6 +131,32 @@ def test_a_run_that_times_drafters_shows_their_prices(tmp_path):
     assert line in text.partition("## Prices of drafters")[2]
 
 
+def test_records_called_latency_show_only_what_was_timed(tmp_path):
+    words = {
+        "models": (PAIR,),
+        "tasks": ("humaneval",),
+        "ws": (0.7,),
+        "num_drafts": (5, 3),
+        "temperature": 0.0,
+        "n": 24,
+    }
+    run = write_synthetic(tmp_path / "pair-humaneval-latency", timing_examples=12, **words)
+    out = tmp_path / "out"
+    real_tables.main([str(run), f"out={out}"])
+    assert [path.name for path in out.iterdir() if path.is_dir()] == ["humaneval-latency"]
+    text = (out / "README.md").read_text().partition("## Latency at batch 1")[2]
+    rows = [
+        [cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("| humaneval")
+    ]
+    names = [row[1] for row in rows]
+    assert names[:2] == ["target alone", "transformers' generate"]
+    assert {"lossless K=3", "ensemble w=0.7 K=3", "lossless K=5", "ensemble w=0.7 K=5"} <= set(names)
+    summary = pd.read_csv(out / "humaneval-latency/summary.csv").set_index(["verifier", "num_draft"])
+    row = rows[names.index("lossless K=5")]
+    assert row[2] == "12"
+    assert row[4].startswith(f"{summary.loc[('lossless', 5), 'speedup']:.2f} [")
+
+
 def test_a_draft_made_of_the_target_stands_among_the_drafters_only(tmp_path):
     """A target in int8, or some of its layers, healed: the folder shows drafters, and says what "model" was."""
     run = run_of(tmp_path / "run", ws=(0.7,), drafters=("model", "lookup"), temperature=0.0, n=60)
@@ -224,3 +251,28 @@ def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
     shutil.copytree(COMMITTED, tmp_path / "real")
     real_tables.main([f"out={tmp_path / 'real'}"])
     assert (tmp_path / "real/README.md").read_text() == (COMMITTED / "README.md").read_text()
+
+
+@pytest.mark.results
+@pytest.mark.parametrize(
+    ("task", "verifier", "value", "num_draft", "shown"),
+    [
+        ("humaneval", "lossless", None, 5, "1.38 [1.29, 1.48]"),
+        ("humaneval", "ensemble", 0.7, 5, "1.38 [1.30, 1.45]"),
+        ("humaneval", "ensemble", 0.5, 5, "1.44 [1.37, 1.51]"),
+        ("humaneval", "typical", 0.05, 5, "1.63 [1.56, 1.69]"),
+        ("humaneval", "assisted", None, 5, ".86 [.81, .92]"),
+        ("wmt", "lossless", None, 1, "1.03 times as fast with K = 1 [.98, 1.09]"),
+        ("wmt", "lossless", None, 5, ".65 with 5 [.58, .74]"),
+        ("wmt", "ensemble", 0.5, 1, "1.07 with 1 [1.03, 1.11]"),
+        ("wmt", "ensemble", 0.5, 5, ".81 with 5 [.73, .90]"),
+    ],
+)
+def test_speed_ups_at_batch_1_are_what_the_readme_says(task, verifier, value, num_draft, shown):
+    assert shown in (COMMITTED / "README.md").read_text()
+    table = pd.read_csv(COMMITTED / f"{task}-latency/summary.csv")
+    rows = table[(table["verifier"] == verifier) & (table["num_draft"] == num_draft)]
+    (row,) = rows[rows["value"] == value].to_dict("records") if value else rows.to_dict("records")
+    assert row["num_timed"] == 24
+    said = [float(number) for number in re.findall(r"\d*\.\d+", shown)]
+    assert said == pytest.approx([row["speedup"], row["speedup_low"], row["speedup_high"]], abs=0.00501)
