@@ -276,3 +276,27 @@ def test_speed_ups_at_batch_1_are_what_the_readme_says(task, verifier, value, nu
     assert row["num_timed"] == 24
     said = [float(number) for number in re.findall(r"\d*\.\d+", shown)]
     assert said == pytest.approx([row["speedup"], row["speedup_low"], row["speedup_high"]], abs=0.00501)
+
+
+@pytest.mark.results
+@pytest.mark.parametrize(
+    ("model", "drafter", "price", "shown"),
+    [
+        ("gemma-270m-", "suffix", None, "1.58 times as fast as Gemma 3 270M alone [1.14, 2.19]"),
+        ("gemma-270m-", "lookup", None, "1.47 [1.04, 2.09]"),
+        ("gemma-270m-", "itself (int8)", 0.89, ".99 [0.89, 1.10]"),
+        ("smollm2-135m-", "suffix", None, "SmolLM2-135M [1.16, 1.75]"),
+        ("smollm2-135m-", "lookup", None, "1.38 [1.10, 1.72]"),
+        ("smollm2-135m-", "itself (int8)", 0.74, "1.13 [1.04, 1.23]"),
+        ("", "model", 0.47, None),
+        ("", "lookup", 0.003, "`lookup` 1.04\n  [1.02, 1.07]"),
+    ],
+)
+def test_prices_of_drafters_are_what_the_readme_says(model, drafter, price, shown):
+    table = pd.read_csv(COMMITTED / f"{model}humaneval-prices/summary.csv")
+    row = table[table["verifier"] == "lossless"].set_index("drafter").loc[drafter]
+    assert price is None or row["draft_price"] == pytest.approx(price, abs=0.005)
+    if shown is not None:
+        assert shown in (COMMITTED / "README.md").read_text()
+        low, high = (float(number) for number in re.findall(r"\d*\.\d+", shown)[-2:])
+        assert (row["speedup_low"], row["speedup_high"]) == pytest.approx((low, high), abs=0.00501)
