@@ -19,13 +19,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 from scripts.drafter_tables import DEFAULTS as TABLES
 from scripts.drafter_tables import PARTS, RULES, rows_of, run, shown
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics.markup import markdown
-from sdbench.report.figures.marks import key, legend_below
-from sdbench.report.figures.style import CYCLE, MARKS, PAGE, house_style, panels, save, settle
+from sdbench.report.figures.marks import legend_below, looks_of
+from sdbench.report.figures.style import PAGE, house_style, panels, save, settle
 from sdbench.words import exit_on_mistake, parse_words
 
 DEFAULTS = {
@@ -81,25 +82,23 @@ def draw(table: pd.DataFrame) -> Figure:
     parts = parts_of(table)
     columns = 2 if len(parts) == 4 else min(len(parts), PANELS)
     figure, axes = panels(columns, -(-len(parts) // columns), width=PAGE, height=2.6, sharey=True)
-    slots = range(table["drafter"].nunique())
-    looks = [(CYCLE[i % len(CYCLE)], MARKS[(i + i // len(CYCLE)) % len(MARKS)]) for i in slots]
-    looks_of = dict(zip(dict.fromkeys(table["drafter"]), looks, strict=True))
+    looks = looks_of(dict.fromkeys(table["drafter"]))
     for axis, (title, column, rows) in zip(axes, parts, strict=False):
         values = list(dict.fromkeys(rows[column]))
         axis.axhline(1, color="0.5", linewidth=0.8)
         axis.set_title(title)
         axis.set_xticks(range(len(values)), [str(value) for value in values])
         for number, (drafter, line) in enumerate(rows.groupby("drafter", sort=False)):
-            colour, mark = looks_of[drafter]
+            look = looks[str(drafter)]
             line = line.set_index(column).reindex(values)
-            x = [slot + 0.04 * (number - len(slots) / 2) for slot in range(len(values))]
-            axis.plot(x, line["speedup"], f"{mark}-", color=colour, markersize=4, linewidth=1)
-            axis.vlines(x, line["speedup_low"], line["speedup_high"], color=colour, linewidth=0.8)
+            x = [slot + 0.04 * (number - len(looks) / 2) for slot in range(len(values))]
+            axis.plot(x, line["speedup"], **look, markersize=4, linewidth=1)
+            axis.vlines(x, line["speedup_low"], line["speedup_high"], color=look["color"], linewidth=0.8)
     for axis in axes[len(parts) :]:
         figure.delaxes(axis)
     for axis in axes[: len(parts) : columns]:
         axis.set_ylabel("speed-up over the target alone")
-    keys = [key(str(drafter), colour, mark) for drafter, (colour, mark) in looks_of.items()]
+    keys = [Line2D([], [], label=name, **look) for name, look in looks.items()]
     legend_below(figure, keys, -(-len(keys) // 2))
     settle(figure)
     return figure

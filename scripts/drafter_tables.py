@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
 import sdbench
 from scripts.drafter_headlines import HEADLINES
@@ -36,8 +37,8 @@ from sdbench.metrics.markup import markdown
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval
 from sdbench.records import Results
-from sdbench.report.figures.marks import key, legend_below
-from sdbench.report.figures.style import CYCLE, MARKS, PAGE, house_style, panels, save, settle
+from sdbench.report.figures.marks import legend_below, looks_of
+from sdbench.report.figures.style import PAGE, house_style, panels, save, settle
 from sdbench.words import choose, exit_on_mistake, parse_words
 
 DEFAULTS = {
@@ -232,17 +233,16 @@ def draw_ranks(summary: pd.DataFrame) -> Figure:
     slots = [(temperature, task) for temperature in temperatures for task in tasks]
     columns = min(len(tasks), PANELS)
     figure, axes = panels(columns, -(-len(slots) // columns), width=PAGE, height=2.2, sharex=True)
-    turns = [(CYCLE[i % len(CYCLE)], MARKS[(i + i // len(CYCLE)) % len(MARKS)]) for i in range(len(CYCLE) * len(MARKS))]
-    looks = dict(zip(dict.fromkeys(summary["drafter"]), turns, strict=False))
+    looks = looks_of(dict.fromkeys(summary["drafter"]))
     for axis, (temperature, task) in zip(axes, slots, strict=False):
         run = summary[(summary["task"] == task) & (summary["temperature"] == temperature)]
         axis.set_title(f"{task}\nT = {temperature:g}, " + (f"n = {run['n'].min():g}" if len(run) else "not run"))
         for number, (drafter, rows) in enumerate(run.groupby("drafter", sort=False)):
-            colour, mark = looks[str(drafter)]
+            look = looks[str(drafter)]
             rows = rows.set_index("verifier").reindex(RULES)
             x = [slot + 0.05 * (number - (run["drafter"].nunique() - 1) / 2) for slot in range(len(RULES))]
-            axis.plot(x, rows[measure], f"{mark}-", color=colour, markersize=4, linewidth=1)
-            axis.vlines(x, rows[f"{measure}_low"], rows[f"{measure}_high"], color=colour, linewidth=0.8)
+            axis.plot(x, rows[measure], **look, markersize=4, linewidth=1)
+            axis.vlines(x, rows[f"{measure}_low"], rows[f"{measure}_high"], color=look["color"], linewidth=0.8)
         axis.set_xticks(range(len(RULES)), LABELS)
     for axis in axes[len(slots) :]:
         axis.set_visible(False)
@@ -250,7 +250,7 @@ def draw_ranks(summary: pd.DataFrame) -> Figure:
         axis.tick_params(labelbottom=True)
     for axis in axes[::columns]:
         axis.set_ylabel(label)
-    legend_below(figure, [key(name, colour, mark) for name, (colour, mark) in looks.items()], -(-len(looks) // 2))
+    legend_below(figure, [Line2D([], [], label=name, **look) for name, look in looks.items()], -(-len(looks) // 2))
     settle(figure)
     return figure
 

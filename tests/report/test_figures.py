@@ -11,7 +11,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.records import Store, read
 from sdbench.report.figures import draw_figures
 from sdbench.report.figures.labels import Room
-from sdbench.report.figures.marks import intervals, label_levels
+from sdbench.report.figures.marks import intervals, label_levels, looks_of
 from sdbench.report.figures.style import house_style, panels, settle
 from sdbench.report.page.drawings import CROSSES, NOTES
 from sdbench.report.sweep import sweeps_of
@@ -120,3 +120,10 @@ def test_greedy_records_without_a_distance_for_lossless_have_the_other_figures(t
     assert sweep.rows.loc[sweep.cells["verifier"] == "ensemble", "tv"].notna().all()
     assert {"pareto", "against_knob", "positions", "divergence"} <= set(figures)
     assert not {"bound", "predicted"} & set(figures)
+
+
+def test_two_dozen_names_differ_in_colour_and_line_and_neighbours_of_a_colour_in_their_mark():
+    looks = looks_of(map(str, range(24)))
+    assert len({(look["color"], look["linestyle"]) for look in looks.values()}) == 24
+    of_a_colour = [look for look in looks.values() if look["color"] == looks["0"]["color"]]
+    assert len({look["marker"] for look in of_a_colour}) == len(of_a_colour) == 4

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import cycle
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from sdbench.metrics.cells import format_value, strict_value
 from sdbench.metrics.text import NAMES, setting_of
 from sdbench.metrics.weigh import SMALL as SMALL_N
 from sdbench.report.figures.labels import Label, Room
-from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, MARKS, SMALL, settle
+from sdbench.report.figures.style import BASELINES, CYCLE, FAINT, GREY, LINES, MARKS, SMALL, settle
 from sdbench.report.sweep import Sweep
 from sdbench.types import Metric
 
@@ -65,6 +66,15 @@ class Curve:
 def key(name: str, colour: str, mark: str = "", **look: Any) -> Line2D:
     """Return the curve's entry in a legend."""
     return Line2D([], [], color=colour, marker=mark, label=name, **look)
+
+
+def looks_of(names: Iterable[str]) -> dict[str, dict[str, Any]]:
+    """Return a colour, mark and line for each name. When colours come again, lines are dashed or dotted and marks differ."""
+    rounds = [divmod(number, len(CYCLE)) for number in range(len(CYCLE) * len(LINES))]
+    looks = [
+        {"color": CYCLE[i], "marker": MARKS[(i + turn) % len(MARKS)], "linestyle": LINES[turn]} for turn, i in rounds
+    ]
+    return dict(zip(names, cycle(looks), strict=False))
 
 
 def having(curves: Iterable[Curve], *columns: str) -> list[Curve]:

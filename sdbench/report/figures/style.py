@@ -29,6 +29,7 @@ BLUE, ORANGE, GREEN = "#0072b2", "#e69f00", "#009e73"
 RED, PURPLE, SKY = "#d55e00", "#cc79a7", "#56b4e9"
 CYCLE = (BLUE, RED, GREEN, PURPLE, ORANGE, SKY)
 MARKS = ("o", "^", "v", "D", "P", "X")  # marks as well as colours distinguish curves
+LINES = ("-", "--", ":", "-.")  # of more curves than colours
 BASELINES = {
     "lossless": ("D", INK),
     "target": ("s", GREY),
