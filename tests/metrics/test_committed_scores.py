@@ -42,14 +42,14 @@ def metric_of(scores: pd.DataFrame) -> Metric:
 
 
 def lossless_of(row: pd.Series, table: pd.DataFrame) -> list[str]:
-    """The lossless cells that a row may be compared to: those of its own drafter and draft length, where the table has several.
-    The target alone has no draft length: it is compared to one of them.
+    """The lossless cells that a row may be compared to: that of its own drafter and draft length, where the table has several.
+    The target alone and the draft alone have no draft length: they are compared to any one of them.
     """
     candidates = table[table["verifier"] == "lossless"]
     for name in table.columns.intersection(["drafter", "num_draft"]):
         same = candidates[candidates[name] == row[name]]
         candidates = candidates if same.empty else same
-    return candidates.index.tolist()
+    return candidates.index.tolist() if row.get("num_draft") == 0 else [str(candidates.index[0])]
 
 
 def is_in(row: pd.Series, name: str, estimate: Estimate) -> bool:
