@@ -204,7 +204,7 @@ def strict_value(values: pd.Series, ranks: pd.Series) -> float | None:
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
-    """Return a cell's baseline in the same sweep; for lossless preferably with the same drafter, then the same draft length."""
+    """Return a cell's baseline in the same sweep: of several that with the same drafter, then with the nearest draft length."""
     sweeps = cells["sweep"] if "sweep" in cells else sweep_of(cells)
     same = cells[sweeps == sweeps.at[key]]
     baselines = same[same["verifier"] == verifier]
@@ -212,10 +212,16 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
         baselines = lossless_rules(same)
     if baselines.empty:
         return None
-    # The target alone and the draft alone have no drafter: theirs is the pair's own draft.
-    setting = cells.loc[key, ["drafter", "num_draft"]].fillna({"drafter": "model"})
-    differs = [(baselines[name] != value).astype(int) for name, value in setting.items()]
-    return str((2 * differs[0] + differs[1]).idxmin())
+    # The target alone and the draft alone have no drafter: theirs is the pair's own draft. Their draft length is 0.
+    drafter, num_draft = cells.at[key, "drafter"], cells.at[key, "num_draft"]
+    closeness = pd.DataFrame(
+        {
+            "other drafter": baselines["drafter"] != (drafter if pd.notna(drafter) else "model"),
+            "distance": (baselines["num_draft"] - num_draft).abs(),
+            "num_draft": baselines["num_draft"],
+        }
+    )
+    return str(closeness.sort_values(list(closeness)).index[0])
 
 
 def lossless_rules(cells: pd.DataFrame) -> pd.DataFrame:

@@ -74,11 +74,27 @@ def test_the_baseline_of_a_setting_is_lossless_with_its_drafter_and_length(resul
     assert tuple(base[["drafter", "num_draft"]]) == ("model", 3), "the distribution is that of any other drafter"
 
 
-def test_what_has_no_drafter_is_compared_with_lossless_decoding_of_the_pairs_own_draft(results):
+def test_what_has_no_drafter_is_compared_with_the_shortest_lossless_drafts_of_the_pairs_own_draft(results):
     table = table_of(results.cells)
     for order in (table, table[::-1]):
         for key in table.index[table["verifier"].isin(["target", "draft"])]:
-            assert order.at[reference(order, key, "lossless"), "drafter"] == "model"
+            base = order.loc[reference(order, key, "lossless")]
+            assert tuple(base[["drafter", "num_draft"]]) == ("model", 3)
+
+
+def test_of_other_draft_lengths_the_nearest_is_the_baseline(results):
+    table = table_of(results.cells)
+    table = table[table["drafter"] == "model"]
+    strict = table["verifier"] == "lossless"
+    table.loc[strict, "num_draft"] = [2, 9]
+    for order in (table, table[::-1]):
+        for key, length in table.loc[table["verifier"] == "ensemble", "num_draft"].items():
+            assert order.at[reference(order, str(key), "lossless"), "num_draft"] == 2, length
+    table.loc[strict, "num_draft"] = [2, 4]
+    assert {
+        length: table.at[reference(table, str(key), "lossless"), "num_draft"]
+        for key, length in table.loc[table["verifier"] == "ensemble", "num_draft"].items()
+    } == {3: 2, 5: 4}, "of two at one distance the shorter"
 
 
 def test_each_drafter_is_a_curve_and_a_sequence_of_tests(folder):
