@@ -20,6 +20,7 @@ PARTS = ("", "rules", "lengths", "drafters", "prices", "latency")
 OF_DRAFTERS = ("drafters", "prices")
 FORMS = ("evalplus",)  # protocols beside a task's usual one
 NUM_DRAFT = 5
+MARGINS = (5.0, 2.0)  # points of quality that a setting to ship may lose
 WEIGHT = 0.7  # of the ensemble, beside which other rules stand
 FRAMES = ("cells", "generations", "rounds", "tokens", "ids", "timings", "loads", "open_loads", "pooled")
 FOLDER = re.compile(

@@ -10,6 +10,7 @@ import pytest
 import sdbench
 from scripts import real_tables
 from scripts.real_parts import PAIR, RealFolder, divide, own_draft
+from scripts.real_readme import latencies_of
 from sdbench.records import Store
 from tests.records.synthetic import write_synthetic
 
@@ -155,6 +156,23 @@ def test_records_called_latency_show_only_what_was_timed(tmp_path):
     row = rows[names.index("lossless K=5")]
     assert row[2] == "12"
     assert row[4].startswith(f"{summary.loc[('lossless', 5), 'speedup']:.2f} [")
+    assert row[-1] == "–", "it is what others are compared with"
+    times = sdbench.read(run).timings.assign(answer_s=lambda frame: frame["prefill_s"] + frame["decode_s"])
+    seconds = times[~times["is_split"].astype(bool)].groupby("cell")["answer_s"].sum()
+    for k in (3, 5):
+        strict, lenient = (seconds[summary.loc[(rule, k), "cell"]] for rule in ("lossless", "ensemble"))
+        assert rows[names.index(f"ensemble w=0.7 K={k}")][-1].startswith(f"{strict / lenient:.2f} [")
+
+
+@pytest.mark.results
+def test_the_time_of_a_setting_to_ship_is_that_of_the_latency_part(tmp_path):
+    folder = tmp_path / "wmt"
+    assert latencies_of(folder) == {}
+    shutil.copytree(COMMITTED / "wmt-latency", tmp_path / "wmt-latency")
+    known = latencies_of(folder)
+    for row in pd.read_csv(COMMITTED / "wmt-latency/summary.csv").query("verifier == 'ensemble'").to_dict("records"):
+        assert known[f"ensemble w={row['w']:g} K={row['num_draft']}"].startswith(f"{row['sooner']:.2f} [")
+    assert f"an answer {known['ensemble w=0.7 K=5']} × sooner" in (COMMITTED / "README.md").read_text()
 
 
 def test_a_draft_made_of_the_target_stands_among_the_drafters_only(tmp_path):
