@@ -1,11 +1,12 @@
 """results/real/speed.md: the engine's speed with a real pair, against transformers' generate and against its own model forwards.
 
-    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [dtype=bfloat16] [threads=1] [repeats=3] [sweep=8] [new=24]
-                                 [out=results/real]
+    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,context] [dtype=bfloat16] [threads=1]
+                                 [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
 
-TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another. What is
-compared takes turns in one process, on a machine where nothing else runs; a figure is the median of ratios with their smallest and
-largest, after one warm-up. `out` gets speed.csv and speed.md.
+TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another; part
+`context` compares pieces of 4,000 tokens with pieces of 500. What is compared takes turns in one process, on a machine where
+nothing else runs; a figure is the median of ratios with their smallest and largest, after one warm-up. `out` gets speed.csv and
+speed.md; figures of other parts that are there stay.
 """
 
 import sys
@@ -21,28 +22,39 @@ import pandas as pd
 import torch
 import transformers
 
-from scripts.bench_engine import FEW_WS, HEAD, WS, Bench, Figure, over_bare
-from sdbench import tasks
+from scripts.bench_engine import FEW_WS, HEAD, SHORT, WS, Bench, Figure, over_bare
+from sdbench import generate, tasks
 from sdbench.lm.load import find, load_model, load_tokenizer
 from sdbench.prepare.pair import folder_of
-from sdbench.words import exit_on_mistake, parse_words
+from sdbench.verify import Exact
+from sdbench.words import choose, exit_on_mistake, parse_words
 
-DEFAULTS = {"dtype": "bfloat16", "threads": "1", "repeats": "3", "sweep": "8", "new": "24", "out": "results/real"}
+DEFAULTS = {
+    "parts": "generate,forwards,context",
+    "dtype": "bfloat16",
+    "threads": "1",
+    "repeats": "3",
+    "sweep": "8",
+    "new": "24",
+    "context": "4000",
+    "out": "results/real",
+}
 PROMPT = 128
+ALONE: dict[str, Any] = {"batch_size": 1, "measure": False}
+GREEDY: dict[str, Any] = {"temperature": 0}
 
 
-def measure(bench: Bench) -> Iterator[Figure]:
-    many, few, single = bench.prompts(bench.sweep, PROMPT), bench.prompts(2, PROMPT), bench.prompts(1, PROMPT)
-    alone: dict[str, Any] = {"batch_size": 1, "measure": False}
-    greedy: dict[str, Any] = {"temperature": 0}
+def over_generate(bench: Bench) -> Iterator[Figure]:
+    """Yield tokens per second divided by those of transformers' loops."""
+    many, few = bench.prompts(bench.sweep, PROMPT), bench.prompts(2, PROMPT)
     yield bench.rival(
         "lossless, batch 1, T = 0: tokens/s over assisted generate's",
-        lambda: bench.ours(few, [1.0], **alone, **greedy),
+        lambda: bench.ours(few, [1.0], **ALONE, **GREEDY),
         lambda: bench.theirs(few, [1.0], is_sampled=False),
     )
     yield bench.rival(
         "lossless, batch 1, T = 0: tokens/s over plain generate's",
-        lambda: bench.ours(few, [1.0], **alone, **greedy),
+        lambda: bench.ours(few, [1.0], **ALONE, **GREEDY),
         lambda: bench.theirs(few, [1.0], is_sampled=False, is_assisted=False),
     )
     yield bench.rival(
@@ -50,10 +62,31 @@ def measure(bench: Bench) -> Iterator[Figure]:
         lambda: bench.ours(many, WS),
         lambda: bench.theirs(few, FEW_WS),
     )
-    texts = bench.prompts(32, PROMPT // 2)
-    for name, more in {", T = 0": greedy, ", T = 1": {}}.items():
-        yield from over_bare(bench, f"batch 1, no measures{name}", single, **alone, **more)
+
+
+def over_forwards(bench: Bench) -> Iterator[Figure]:
+    """Yield the time of a call divided by that of its bare model forwards."""
+    single, texts = bench.prompts(1, PROMPT), bench.prompts(32, PROMPT // 2)
+    for name, more in {", T = 0": GREEDY, ", T = 1": {}}.items():
+        yield from over_bare(bench, f"batch 1, no measures{name}", single, **ALONE, **more)
         yield from over_bare(bench, f"batch 32, no measures{name}", texts, measure=False, **more)
+
+
+def long_over_short(bench: Bench, length: int) -> Iterator[Figure]:
+    """Yield the time of a round after a long prompt divided by that after a short one, without prefills."""
+
+    def round_s(text: list[int], num_draft: int) -> float:
+        options: dict[str, Any] = {"num_draft": num_draft, "max_new_tokens": bench.new, "stop_ids": (), "timing": True}
+        (decoded,) = generate(None, None, [text], [Exact()], engine=bench.engine(None), **ALONE, **GREEDY, **options)
+        assert decoded.timing is not None
+        return decoded.timing.decode_s / len(decoded.timing.rounds_s)
+
+    turns = bench.warm_ups + bench.repeats
+    pairs = list(zip(bench.prompts(turns, length), bench.prompts(turns, SHORT), strict=True))
+    for name, num_draft in {"a token of the target alone": 0, "a lossless round of 5 drafts": 5}.items():
+        ratios = [round_s(long, num_draft) / round_s(short, num_draft) for long, short in pairs]
+        title = f"{name}, batch 1, T = 0: time at {length:,} tokens of context over {SHORT}"
+        yield bench.figure(title, ratios[bench.warm_ups :])
 
 
 def load(target: str, draft: str, data: str, given: dict[str, str]) -> Bench:
@@ -75,22 +108,38 @@ def main(words: list[str]) -> int:
         if len(given.paths) != 2 or "data" not in given.options:
             raise ValueError("give TARGET, DRAFT and data=humaneval.jsonl")
         options = DEFAULTS | dict(given.options)
+        parts = choose("parts", options["parts"], DEFAULTS["parts"].split(","))
         torch.set_num_threads(int(options["threads"]))
         transformers.logging.set_verbosity_error()
         bench = load(*given.paths, options["data"], options)
-    figures: list[Figure] = []
-    print(HEAD)
-    for figure in measure(bench):
-        figures.append(figure)
-        print(figure.row, flush=True)
+    measured = {
+        "generate": over_generate(bench),
+        "forwards": over_forwards(bench),
+        "context": long_over_short(bench, int(options["context"])),
+    }
     out = Path(options["out"])
     out.mkdir(parents=True, exist_ok=True)
-    pd.DataFrame([asdict(figure) for figure in figures]).to_csv(out / "speed.csv", index=False, float_format="%.4g")
+    file = out / "speed.csv"
+    held = pd.read_csv(file).fillna({"note": ""}).to_dict("records") if file.exists() else []
+    figures = {row["name"]: Figure(**row) for row in held}
+    print(HEAD)
+    for figure in chain.from_iterable(measured[part] for part in parts):
+        figures[figure.name] = figure
+        print(figure.row, flush=True)
+    pd.DataFrame([asdict(figure) for figure in figures.values()]).to_csv(file, index=False, float_format="%.4g")
     about = (
         f"{' and '.join(Path(path).stem for path in given.paths)} in {options['dtype']} on the CPU, {options['new']} tokens a "
         "text. *a over b* is a divided by b, measured in turn. Written by `python scripts/real_speed.py`."
     )
-    lines = ["# The speed of the engine with a real pair", "", about, "", HEAD, *(figure.row for figure in figures), ""]
+    lines = [
+        "# The speed of the engine with a real pair",
+        "",
+        about,
+        "",
+        HEAD,
+        *(figure.row for figure in figures.values()),
+        "",
+    ]
     (out / "speed.md").write_text("\n".join(lines))
     return 0
 

@@ -21,13 +21,24 @@ def test_every_figure_is_measured_and_written(tmp_path):
     }
     data = tmp_path / "problems.jsonl"
     data.write_text("".join(json.dumps({"task_id": f"X/{i}", **row}) + "\n" for i in range(40)))
-    words = [*PAIR, f"data={data}", "dtype=float32", "repeats=1", "sweep=2", "new=6", f"out={tmp_path}"]
-    assert real_speed.main(words) == 0
+    words = [*PAIR, f"data={data}", "dtype=float32", "repeats=1", "sweep=2", "new=6", "context=700", f"out={tmp_path}"]
+    assert real_speed.main([*words, "parts=generate,forwards"]) == 0
+    before = pd.read_csv(tmp_path / "speed.csv")
+    assert len(before) == 11
+    assert real_speed.main([*words, "parts=context"]) == 0
     figures = pd.read_csv(tmp_path / "speed.csv")
-    assert len(figures) == 11
+    assert len(figures) == 13
+    pd.testing.assert_frame_equal(figures[:11], before)
     assert (figures["median"] > 0).all()
     assert figures["name"].is_unique
-    assert (tmp_path / "speed.md").read_text().count("\n| ") == 12, "a row per figure, and the head"
+    assert (tmp_path / "speed.md").read_text().count("\n| ") == 14, "a row per figure, and the head"
+
+
+def test_an_unknown_part_is_refused_before_anything_is_loaded(capsys):
+    with pytest.raises(SystemExit) as caught:
+        real_speed.main([*PAIR, "data=x.jsonl", "parts=contexts"])
+    assert caught.value.code == 2
+    assert "parts must be among generate, forwards, context, got contexts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [PAIR, [PAIR[0], "data=x.jsonl"]])
