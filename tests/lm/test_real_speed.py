@@ -1,12 +1,14 @@
 """scripts/real_speed.py: every figure is measured on a pair and a file of problems, and bad words end it with one sentence."""
 
 import json
+from pathlib import Path
 
 import pandas as pd
 import pytest
 
 from scripts import real_speed
 
+COMMITTED = Path(__file__).parents[2] / "results/real"
 PAIR = ["embedded:llama-tiny/target", "embedded:llama-tiny/draft"]
 
 
@@ -47,3 +49,18 @@ def test_without_a_pair_and_its_problems_it_says_what_is_needed(words, capsys):
         real_speed.main(words)
     assert caught.value.code == 2
     assert "give TARGET, DRAFT and data=humaneval.jsonl" in capsys.readouterr().err
+
+
+@pytest.mark.results
+def test_a_long_context_costs_a_real_pair_at_most_half_as_much_again():
+    figures = pd.read_csv(COMMITTED / "speed.csv").set_index("name")
+    rows = figures[figures.index.str.contains("at 4,000 tokens of context over 500")]
+    assert list(rows["threads"]) == [1, 1]
+    assert (rows["high"] <= 1.5).all()
+    prose = " ".join((COMMITTED / "README.md").read_text().split())
+    assert (
+        "1.08 [1.07, 1.31] times as much after 4,000 tokens as after 500, and a lossless round 1.06 [0.98, 1.14]"
+        in prose
+    )
+    expected = [1.08, 1.07, 1.31, 1.06, 0.98, 1.14]
+    assert rows[["median", "low", "high"]].to_numpy().flatten() == pytest.approx(expected, abs=0.00501)
