@@ -126,7 +126,7 @@ def main(words: list[str]) -> int:
     for figure in chain.from_iterable(measured[part] for part in parts):
         figures[figure.name] = figure
         print(figure.row, flush=True)
-    pd.DataFrame([asdict(figure) for figure in figures.values()]).to_csv(file, index=False, float_format="%.4g")
+    pd.DataFrame([asdict(figure) for figure in figures.values()]).to_csv(file, index=False, float_format="%.6g")
     about = (
         f"{' and '.join(Path(path).stem for path in given.paths)} in {options['dtype']} on the CPU, {options['new']} tokens a "
         "text. *a over b* is a divided by b, measured in turn. Written by `python scripts/real_speed.py`."
