@@ -27,7 +27,7 @@ from sdbench import generate, tasks
 from sdbench.lm.load import find, load_model, load_tokenizer
 from sdbench.prepare.pair import folder_of
 from sdbench.verify import Exact
-from sdbench.words import choose, exit_on_mistake, parse_words
+from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 DEFAULTS = {
     "parts": "generate,forwards,context",
@@ -102,6 +102,17 @@ def load(target: str, draft: str, data: str, given: dict[str, str]) -> Bench:
     return Bench(models[0], models[1], "cpu", threads, repeats, sweep, new, corpus, warm_ups=1)
 
 
+def held_figures(out: Path, about: str) -> dict[str, Figure]:
+    """Return the figures that `out` has, by name; a ValueError if they are of another pair or of other options."""
+    file, page = out / "speed.csv", out / "speed.md"
+    if not file.exists():
+        return {}
+    if not page.exists() or about not in page.read_text():
+        raise ValueError(f"{file} has figures of another pair, dtype or new=: give another out=")
+    rows = pd.read_csv(file).fillna({"note": ""}).to_dict("records")
+    return {row["name"]: Figure(**row) for row in rows}
+
+
 def main(words: list[str]) -> int:
     with exit_on_mistake("real_speed", __doc__, words):
         given = parse_words(words, {**DEFAULTS, "data": ""})
@@ -109,28 +120,32 @@ def main(words: list[str]) -> int:
             raise ValueError("give TARGET, DRAFT and data=humaneval.jsonl")
         options = DEFAULTS | dict(given.options)
         parts = choose("parts", options["parts"], DEFAULTS["parts"].split(","))
+        context, out = int(number(given, "context") or DEFAULTS["context"]), Path(options["out"])
+        about = (
+            f"{' and '.join(Path(path).stem for path in given.paths)} in {options['dtype']} on the CPU, {options['new']} tokens "
+            "a text. *a over b* is a divided by b, measured in turn. Written by `python scripts/real_speed.py`."
+        )
+        figures = held_figures(out, about)
         torch.set_num_threads(int(options["threads"]))
         transformers.logging.set_verbosity_error()
         bench = load(*given.paths, options["data"], options)
+        longest = min(len(bench.corpus), (bench.engine(None).target.limit or len(bench.corpus)) - bench.new)
+        if "context" in parts and not SHORT < context <= longest:
+            raise ValueError(
+                f"context must be above {SHORT} and at most {longest}, what the model and the data have room for, got {context}"
+            )
     measured = {
         "generate": over_generate(bench),
         "forwards": over_forwards(bench),
-        "context": long_over_short(bench, int(options["context"])),
+        "context": long_over_short(bench, context),
     }
-    out = Path(options["out"])
     out.mkdir(parents=True, exist_ok=True)
-    file = out / "speed.csv"
-    held = pd.read_csv(file).fillna({"note": ""}).to_dict("records") if file.exists() else []
-    figures = {row["name"]: Figure(**row) for row in held}
     print(HEAD)
     for figure in chain.from_iterable(measured[part] for part in parts):
         figures[figure.name] = figure
         print(figure.row, flush=True)
-    pd.DataFrame([asdict(figure) for figure in figures.values()]).to_csv(file, index=False, float_format="%.6g")
-    about = (
-        f"{' and '.join(Path(path).stem for path in given.paths)} in {options['dtype']} on the CPU, {options['new']} tokens a "
-        "text. *a over b* is a divided by b, measured in turn. Written by `python scripts/real_speed.py`."
-    )
+    table = pd.DataFrame([asdict(figure) for figure in figures.values()])
+    table.to_csv(out / "speed.csv", index=False, float_format="%.6g")
     lines = [
         "# The speed of the engine with a real pair",
         "",

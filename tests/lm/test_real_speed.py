@@ -13,7 +13,7 @@ PAIR = ["embedded:llama-tiny/target", "embedded:llama-tiny/draft"]
 
 
 @pytest.mark.slow
-def test_every_figure_is_measured_and_written(tmp_path):
+def test_every_figure_is_measured_and_written(tmp_path, capsys):
     code = "def total(values):\n    total = 0\n    for value in values:\n        total += value\n    return total\n"
     row = {
         "prompt": code * 3,
@@ -31,6 +31,16 @@ def test_every_figure_is_measured_and_written(tmp_path):
     figures = pd.read_csv(tmp_path / "speed.csv")
     assert len(figures) == 13
     pd.testing.assert_frame_equal(figures[:11], before)
+    for word, sentence in (
+        ("new=7", "has figures of another pair, dtype or new=: give another out="),
+        ("context=900000", "context must be above 500 and at most 1018,"),
+        ("context=500", "context must be above 500 and at most 1018,"),
+    ):
+        changed = [word if word.partition("=")[0] == old.partition("=")[0] else old for old in words]
+        with pytest.raises(SystemExit) as caught:
+            real_speed.main([*changed, "parts=context"])
+        assert caught.value.code == 2
+        assert sentence in capsys.readouterr().err
     assert (figures["median"] > 0).all()
     assert figures["name"].is_unique
     assert (tmp_path / "speed.md").read_text().count("\n| ") == 14, "a row per figure, and the head"
