@@ -1,10 +1,10 @@
 """Compare the time of lossless answers at temperature 0 in lm-evaluation-harness: sdbench's model and `hf`, in turns.
 
-    python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5]
+    python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5] [draft=FOLDER]
 
 Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Prints
 the ratio of seconds (ours / hf) of each turn, its median and range, and the number of target passes per row, which is one per token
-without a draft. Needs the extra lm-eval.
+without a draft. `draft=FOLDER` drafts with another model, such as one of `python -m sdbench.train draft`. Needs the extra lm-eval.
 """
 
 import statistics
@@ -20,7 +20,7 @@ from sdbench.config import ConfigError
 from sdbench.config.checks import require_lm_eval
 from sdbench.words import exit_on_mistake, parse_words
 
-OPTIONS = {"model": "llama-tiny", "n": "60", "batch": "16", "repeats": "5", "num_draft": "5"}
+OPTIONS = {"model": "llama-tiny", "n": "60", "batch": "16", "repeats": "5", "num_draft": "5", "draft": ""}
 GENERATION = {"until": ["Question:"], "do_sample": False, "max_gen_toks": 48}
 
 
@@ -36,7 +36,12 @@ def models_of(options: dict[str, str]) -> dict[str, Any]:
 
     shared = {"device": "cpu", "batch_size": int(options["batch"]), "dtype": "float32"}
     ours = SpeculativeLM(
-        model=options["model"], verifier="exact", num_draft=int(options["num_draft"]), drafter="model", **shared
+        model=options["model"],
+        draft=options["draft"] or None,  # None: the pair's
+        verifier="exact",
+        num_draft=int(options["num_draft"]),
+        drafter="model",
+        **shared,
     )
     folder = Path(str(embedded.__file__)).parent / options["model"] / "target"
     return {"ours": ours, "hf": HFLM(pretrained=str(folder), **shared)}

@@ -64,7 +64,7 @@ def test_the_results_of_the_readme_are_those_of_the_files():
     assert {row[0].lower() for row in rows} == {
         path.parent.name for path in real.glob("*/decisions.csv") if "-" not in path.parent.name
     }
-    for task, n, alone, strict, lenient, change, safe in rows:
+    for task, n, alone, strict, lenient, change, safe, *speeds in rows:
         folder = real / task.lower()
         cells, decisions = (pd.read_csv(folder / name) for name in ("summary.csv", "decisions.csv"))
         points = 100 if cells["quality"].max() <= 1 else 1
@@ -82,6 +82,14 @@ def test_the_results_of_the_readme_are_those_of_the_files():
         setting = decisions.set_index("margin").reindex(columns=["setting"])["setting"].get(5)
         assert safe in (str(setting).removeprefix("ensemble ").removesuffix(" K=5").replace("=", " = "), "none shown")
         assert (safe == "none shown") == (setting != setting)
+        timed = pd.read_csv(real / f"{task.lower()}-latency/summary.csv").query("num_draft == 5")
+        for speed, (rule, value) in zip(
+            speeds, (("lossless", None), ("ensemble", 0.5), ("typical", 0.05)), strict=True
+        ):
+            cell = timed[(timed["verifier"] == rule) & ((timed["value"] == value) | (value is None))]
+            expected = cell[["speedup", "speedup_low", "speedup_high"]].to_numpy().ravel()
+            assert interval(speed) == pytest.approx(list(expected), abs=0.0051)
+            assert set(cell["num_timed"]) <= {24}
 
 
 @pytest.mark.results
@@ -91,7 +99,7 @@ def test_the_rules_of_the_readme_are_those_of_the_zoo():
         for T in (0, 1)
     ]
     rows = rows_below(ROOT / "README.md", "Rules")
-    assert len(rows) == 8
+    assert len(rows) == 6
     for name, _, *cells in rows:
         for table, cell in zip(tables, cells, strict=True):
             best = table.set_index("verifier").loc["lossless" if name == "`exact`" else name.strip("`")]
