@@ -38,6 +38,7 @@ from scripts.bench_rules import measure_rules
 from scripts.bench_tools import Stopwatch, hook_models, time_engines
 from sdbench import tasks
 from sdbench.engine import Engine, generate
+from sdbench.engines.native.plain import as_from_pretrained
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM
 from sdbench.prepare.provenance import environment
@@ -131,21 +132,22 @@ class Bench:
         options.num_assistant_tokens, options.num_assistant_tokens_schedule = 5, "constant"
         options.assistant_confidence_threshold = 0
         total = 0
-        for text in texts:
-            ids = torch.tensor([text], device=self.device)
-            for w in ws:
-                weight = {"assistant_ensemble_weight": w} if w < 1 else {}
-                out = self.target.generate(
-                    ids,
-                    attention_mask=torch.ones_like(ids),
-                    assistant_model=self.draft if is_assisted else None,
-                    max_new_tokens=self.new,
-                    do_sample=is_sampled,
-                    top_k=0,
-                    eos_token_id=None,
-                    **weight,
-                )
-                total += out.shape[1] - len(text)
+        with as_from_pretrained(self.target, self.draft):
+            for text in texts:
+                ids = torch.tensor([text], device=self.device)
+                for w in ws:
+                    weight = {"assistant_ensemble_weight": w} if w < 1 else {}
+                    out = self.target.generate(
+                        ids,
+                        attention_mask=torch.ones_like(ids),
+                        assistant_model=self.draft if is_assisted else None,
+                        max_new_tokens=self.new,
+                        do_sample=is_sampled,
+                        top_k=0,
+                        eos_token_id=None,
+                        **weight,
+                    )
+                    total += out.shape[1] - len(text)
         return total
 
     def seconds(self, work: Callable[[], int]) -> tuple[int, float]:

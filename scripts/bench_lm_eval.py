@@ -1,10 +1,12 @@
 """Compare the time of lossless answers at temperature 0 in lm-evaluation-harness: sdbench's model and `hf`, in turns.
 
-    python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5] [draft=FOLDER]
+    python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5]
+                                    [draft=FOLDER] [drafter=model] [head=FOLDER]
 
 Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Prints
 the ratio of seconds (ours / hf) of each turn, its median and range, and the number of target passes per row, which is one per token
-without a draft. `draft=FOLDER` drafts with another model, such as one of `python -m sdbench.train draft`. Needs the extra lm-eval.
+without a draft. `draft=FOLDER` drafts with another model, such as one of `python -m sdbench.train draft`, and `drafter=` in another
+way, such as `mtp`, a head that comes with the pair. Needs the extra lm-eval.
 """
 
 import statistics
@@ -20,7 +22,16 @@ from sdbench.config import ConfigError
 from sdbench.config.checks import require_lm_eval
 from sdbench.words import exit_on_mistake, parse_words
 
-OPTIONS = {"model": "llama-tiny", "n": "60", "batch": "16", "repeats": "5", "num_draft": "5", "draft": ""}
+OPTIONS = {
+    "model": "llama-tiny",
+    "n": "60",
+    "batch": "16",
+    "repeats": "5",
+    "num_draft": "5",
+    "draft": "",
+    "drafter": "model",
+    "head": "",
+}
 GENERATION = {"until": ["Question:"], "do_sample": False, "max_gen_toks": 48}
 
 
@@ -40,7 +51,8 @@ def models_of(options: dict[str, str]) -> dict[str, Any]:
         draft=options["draft"] or None,  # None: the pair's
         verifier="exact",
         num_draft=int(options["num_draft"]),
-        drafter="model",
+        drafter=options["drafter"],
+        **({"drafter.head": options["head"]} if options["head"] else {}),
         **shared,
     )
     folder = Path(str(embedded.__file__)).parent / options["model"] / "target"

@@ -16,7 +16,8 @@ from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
 TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
-PARTS = ("", "rules", "lengths", "drafters", "prices", "latency")
+PARTS = ("", "rules", "lengths", "drafters", "prices", "latency", "assisted")
+TIMED = ("latency", "assisted")  # parts with only the times of few texts, of records whose names end so
 OF_DRAFTERS = ("drafters", "prices")
 FORMS = ("evalplus",)  # protocols beside a task's usual one
 NUM_DRAFT = 5
@@ -61,13 +62,13 @@ class RealFolder:
 
 
 def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
-    """Yield each part that the records hold, by the folder it goes to. Records called …-latency are of few texts: only the times
-    of their settings are shown.
+    """Yield each part that the records hold, by the folder it goes to. Records called …-latency or …-assisted are of few texts:
+    only the times of their settings are shown.
     """
-    is_latency = results.name.endswith("-latency")
+    timed = next((part for part in TIMED if results.name.endswith(f"-{part}")), None)
     cells = table_of(results.cells)
     cells = cells.assign(is_timed=cells.index.isin(results.timings["cell"]))
-    if not is_latency:  # transformers' own generation is only timed
+    if timed is None:  # transformers' own generation is only timed
         cells = cells[cells.index.isin(results.generations["cell"])]
     has_own_draft = own_draft(results) is not None
     seen: set[str] = set()
@@ -78,7 +79,7 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
         stem += f"-T{first['temperature']:g}" if first["temperature"] > 0 else ""
         for part, choose in CHOICES.items():
             keys = choose(sweep)
-            if not keys or (has_own_draft and part not in OF_DRAFTERS) or (part == "latency") != is_latency:
+            if not keys or (has_own_draft and part not in OF_DRAFTERS) or (part if part in TIMED else None) != timed:
                 continue
             name = f"{stem}-{part}" if part else stem
             if name in seen:
@@ -179,4 +180,5 @@ CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "drafters": _drafters,
     "prices": _prices,
     "latency": _latency,
+    "assisted": _latency,
 }

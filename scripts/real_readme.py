@@ -44,6 +44,7 @@ HEADINGS = {
     "drafters": "Drafters",
     "prices": "Prices of drafters",
     "latency": "Latency at batch 1",
+    "assisted": "Lossless decoding and transformers' assisted generate",
 }
 BASELINE_NAMES = {
     "target": "target alone",
@@ -62,6 +63,12 @@ One text at a time, all settings in turn in one pass. The speed-up is tokens per
 alone, by this engine or by transformers, whichever is faster; with the prompt: of whole answers, prompts included; an answer:
 the typical ratio of the times in which one answer is decoded, which settings may make longer or shorter; over lossless: the
 seconds of all answers, with their prompts, of lossless decoding with as many drafts over those of the setting.
+
+"""
+ASSISTED = """\
+A pass like those of latency, with columns as above. Both draft with the same model and as many tokens a round. Compare them with
+the prompt: transformers spends the first round together with it, but its tokens count as decoded, so the speed-up of assisted
+generation is too high by its share of first rounds.
 
 """
 
@@ -150,7 +157,11 @@ def latencies_of(folder: Path) -> dict[str, str]:
     return {timed_name(row): format_interval(estimate_of(row, "sooner"), 2) for row in rows}
 
 
-TABLES = {"prices": (rows_of_prices, HEAD_OF_PRICES), "latency": (rows_of_latency, HEAD_OF_LATENCY)}
+TABLES = {
+    "prices": (rows_of_prices, HEAD_OF_PRICES),
+    "latency": (rows_of_latency, HEAD_OF_LATENCY),
+    "assisted": (rows_of_latency, HEAD_OF_LATENCY),
+}
 
 
 def draw_tasks(folders: Sequence[Path]) -> Figure:
@@ -203,7 +214,7 @@ def redraw(out: Path) -> None:
         shown, head = TABLES.get(part, (rows_of_settings, HEAD_OF_SETTINGS))
         rows = [row for path in parts[part] for row in shown(path)]
         table = markdown(head, rows, num_left=2)
-        before = {"drafters": ranks, "prices": PRICES, "latency": LATENCY}.get(part, "")
+        before = {"drafters": ranks, "prices": PRICES, "latency": LATENCY, "assisted": ASSISTED}.get(part, "")
         tables += [(heading, before + table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"

@@ -45,18 +45,10 @@ GREEDY: dict[str, Any] = {"temperature": 0}
 
 
 def over_generate(bench: Bench) -> Iterator[Figure]:
-    """Yield tokens per second divided by those of transformers' loops."""
+    """Yield tokens per second divided by those of transformers' loop. For batch 1 a latency pass says more: in a few short texts
+    rounding in bfloat16 changes how many rounds they take.
+    """
     many, few = bench.prompts(bench.sweep, PROMPT), bench.prompts(2, PROMPT)
-    yield bench.rival(
-        "lossless, batch 1, T = 0: tokens/s over assisted generate's",
-        lambda: bench.ours(few, [1.0], **ALONE, **GREEDY),
-        lambda: bench.theirs(few, [1.0], is_sampled=False),
-    )
-    yield bench.rival(
-        "lossless, batch 1, T = 0: tokens/s over plain generate's",
-        lambda: bench.ours(few, [1.0], **ALONE, **GREEDY),
-        lambda: bench.theirs(few, [1.0], is_sampled=False, is_assisted=False),
-    )
     yield bench.rival(
         f"sweep, 10 w × {bench.sweep} prompts of {PROMPT}, T = 1: tokens/s over assisted generate's",
         lambda: bench.ours(many, WS),

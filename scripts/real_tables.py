@@ -5,7 +5,7 @@
 
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices` and,
-of records called …-latency, `latency`. Files are
+of records called …-latency and …-assisted, `latency` and `assisted`. Files are
 summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
 text) and, at T = 0, equal_texts.csv; for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w
 also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of
@@ -24,7 +24,7 @@ import pandas as pd
 
 import sdbench
 from scripts.drafter_tables import add_prices
-from scripts.real_parts import MARGINS, OF_DRAFTERS, RealFolder, divide, own_draft
+from scripts.real_parts import MARGINS, OF_DRAFTERS, TIMED, RealFolder, divide, own_draft
 from scripts.real_readme import redraw
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics.cells import reference, table_of
@@ -126,7 +126,7 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
         summary["drafter"] = summary["drafter"].replace("model", own)
     if place.part == "prices":
         add_prices(summary, results)
-    if place.part == "latency":
+    if place.part in TIMED:
         summary = add_sooner(summary, results)
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from sdbench.config import ConfigError
 from sdbench.errors import first_line
 from sdbench.files import replace_on_success
 from sdbench.hub import fetch
-from sdbench.lm.digests import digest_once
+from sdbench.lm.digests import digest_once, is_digest_known
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -132,6 +133,8 @@ def find_file(id: str, *, revision: str | None = None) -> GGUFFile:
         path = _download(on_hub[1], on_hub[2], revision)
     if not path.is_file():
         raise ConfigError(f"{id} does not exist: give the path of a .gguf file, or org/repo:file.gguf of the hub")
+    if not (is_digest_known(path) and _folder_of(digest_once(path)).is_dir()):  # takes half a minute for a large file
+        print(f"sdbench: reading {id} for the first time; its hash and tokenizer are kept", file=sys.stderr, flush=True)
     digest = digest_once(path)
     try:
         folder = _write_once(_folder_of(digest), lambda part: _describe(id, path, part))

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 
@@ -44,6 +45,16 @@ def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor
             vars(layer).pop("forward", None)
             if forward is not None:
                 layer.forward = forward
+
+
+def last_states(states: Tensor, count: int) -> Tensor:
+    """Return the states [B,count,d] of the last `count` tokens (0: of all), for a model's head.
+
+    They are contiguous in every stride. For a slice, matmul copies the head's weight for each row (docs/notes/head_copy.md), and
+    of one row `contiguous()` would return the slice.
+    """
+    kept = states[:, -count:]
+    return kept.flatten(0, 1).clone(memory_format=torch.contiguous_format).view(kept.shape)
 
 
 def low_and_middle(layers: Sequence[nn.Module]) -> list[nn.Module]:

@@ -16,7 +16,7 @@ from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.hook import ModelHook, no_model_hook, with_hook
 from sdbench.lm.known import KnownPrefixes
-from sdbench.lm.layers import bypass, decoder_layers, low_and_middle, output_of
+from sdbench.lm.layers import bypass, decoder_layers, last_states, low_and_middle, output_of
 from sdbench.lm.memory import CHUNK
 from sdbench.lm.plan import CURRENT, Plan
 from sdbench.lm.probe import probe
@@ -227,9 +227,7 @@ class LM:
 
         def head_input(_: Any, inputs: tuple[Tensor, ...]) -> Tensor:
             states.append(inputs[0])
-            # Contiguous in every stride: for a slice, matmul copies the head's weight for each row (docs/notes/head_copy.md).
-            kept = inputs[0][:, -keep:]
-            return kept.flatten(0, 1).clone(memory_format=torch.contiguous_format).view(kept.shape)
+            return last_states(inputs[0], keep)
 
         before = [config._attn_implementation_internal for config in self._configs]
         # In a trace the weights are constants, which must not require a gradient.

@@ -19,6 +19,7 @@ from sdbench.errors import first_line
 from sdbench.lm.attention import NAME, ragged_attention
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.fingerprint import fingerprint
+from sdbench.lm.layers import last_states
 from sdbench.lm.plan import CAUSAL, LayerMask, current
 from sdbench.probs import total_variation
 
@@ -67,7 +68,7 @@ def _measure(lm: LM) -> tuple[Mapping[int, LayerMask], float]:
     lm.attention, lm.layer_masks = PROBE, {}
     with torch.inference_mode():
         # Only the last positions: logits of a whole window over a large vocabulary take a gigabyte.
-        hook = lm.head.register_forward_pre_hook(lambda _, inputs: inputs[0][:, -STEPS:].contiguous())
+        hook = lm.head.register_forward_pre_hook(lambda _, inputs: last_states(inputs[0], STEPS))
         try:
             theirs = [lm.model(input_ids=text[None, : n + STEPS], use_cache=False).logits[0, -STEPS:] for n in starts]
         finally:

@@ -62,6 +62,7 @@ from sdbench.cli import compose_run, main
 from sdbench.prepare import pair
 for name in ("qwen-coder-small", "qwen-coder", "smollm2"):
     assert main(["--plan", f"model={name}", "task=gsm8k", "task.chat=true", "device=cpu", "n=2"]) == 0
+assert main(["--plan", "model=gemma-270m", "drafter=lookup", "task=gsm8k", "device=cpu", "n=2"]) == 0
 run = compose_run(["model=gemma-270m"])
 print(sorted(pair.find(run.model, device="cpu", dtype="auto").checkpoints))
 """
@@ -85,6 +86,7 @@ def test_the_configs_of_small_pairs_name_repositories_with_one_vocabulary(hub, t
             ("Qwen/Qwen2.5-Coder-1.5B-Instruct", "Qwen/Qwen2.5-Coder-0.5B-Instruct"),
             ("Qwen/Qwen2.5-Coder-7B-Instruct", "Qwen/Qwen2.5-Coder-0.5B-Instruct"),
             ("HuggingFaceTB/SmolLM2-1.7B-Instruct", "HuggingFaceTB/SmolLM2-135M-Instruct"),
+            ("google/gemma-3-270m", ""),
         ],
         strict=True,
     ):

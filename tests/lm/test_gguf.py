@@ -63,6 +63,22 @@ def test_metadata_need_no_weights_and_are_read_once(whole_file, monkeypatch):
     assert find(str(whole_file)) == checkpoint
 
 
+def test_a_file_is_named_before_it_is_read_for_the_first_time(whole_file, monkeypatch, capsys):
+    printed = []
+
+    def hash_slowly(path, digits):
+        printed.append(capsys.readouterr().err)
+        return digest_of_file(path, digits=digits)
+
+    monkeypatch.setattr("sdbench.lm.digests.LARGE", 0)
+    monkeypatch.setattr("sdbench.lm.digests.digest_of_file", hash_slowly)
+    find(str(whole_file))
+    assert printed == [f"sdbench: reading {whole_file} for the first time; its hash and tokenizer are kept\n"]
+    find(str(whole_file))
+    assert len(printed) == 1, "the hash is kept"
+    assert capsys.readouterr().err == ""
+
+
 def test_ends_of_texts_are_the_files_and_control_tokens_with_a_known_name(model, tmp_path):
     import json
 

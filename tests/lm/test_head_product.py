@@ -1,11 +1,14 @@
 """The head of a model reads contiguous states: nothing of the size of its weight is copied, whatever is kept of a forward."""
 
+from contextlib import nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from sdbench.engines.native import plain
 from sdbench.lm.model import LM
 from tests.engine.models import tiny
 
@@ -49,3 +52,29 @@ def test_the_kept_logits_are_the_last_ones(family):
             kept, again = lm.forward_hidden(ids, lm.plan(positions, cache, 64), cache, keep=keep)
             assert torch.allclose(kept, whole[:, -keep:], atol=1e-12)
             assert torch.equal(again, states)
+
+
+@pytest.mark.parametrize("num_draft", [0, 3])
+def test_transformers_is_timed_without_copies_of_the_head(num_draft, monkeypatch):
+    """A run's models need no gradients; `generate` is timed as users have it, with models as `from_pretrained` leaves them."""
+    model = tiny("llama", vocab=VOCAB).bfloat16().requires_grad_(False)
+    head = model.get_output_embeddings().weight
+    run, task = SimpleNamespace(temperature=0.0, seed=0), SimpleNamespace(max_new_tokens=8)
+    decoder: Any = SimpleNamespace(
+        pair=SimpleNamespace(target=model, draft=model),
+        job=SimpleNamespace(run=run, task=task),
+        stop_ids=lambda role: (),
+        should_stop=None,
+    )
+
+    def num_copies() -> int:
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            clocked = plain.time_generate(decoder, [[5, 6, 7, 8]], num_draft)
+        assert clocked.tokens == 8
+        events: Any = profiler.events()
+        return sum(event.self_cpu_memory_usage >= head.nbytes for event in events)
+
+    assert num_copies() == 0
+    assert not any(weight.requires_grad for weight in model.parameters())
+    monkeypatch.setattr(plain, "as_from_pretrained", lambda *models: nullcontext())
+    assert num_copies() >= (2 if num_draft else 1), "the test sees these copies"

@@ -9,6 +9,7 @@ from copy import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 from transformers.utils import logging
 
@@ -42,6 +43,24 @@ def synchronise(device: torch.device) -> None:
     """Wait until the device has finished its work."""
     if device.type != "cpu":
         torch.accelerator.synchronize(device)
+
+
+@contextmanager
+def as_from_pretrained(*models: nn.Module | None) -> Iterator[None]:
+    """Let weights require gradients, as `from_pretrained` leaves them, for as long as transformers runs the models.
+
+    Ours require none. `matmul` then copies the whole head for the last logits of several tokens, in every prefill and once per
+    round of assisted generation (docs/notes/head_copy.md): transformers would be timed with a handicap that its users do not have.
+    """
+    weights = {weight for model in models if model is not None for weight in model.parameters()}
+    frozen = [weight for weight in weights if weight.is_floating_point() and not weight.requires_grad]
+    for weight in frozen:
+        weight.requires_grad_(True)
+    try:
+        yield
+    finally:
+        for weight in frozen:
+            weight.requires_grad_(False)
 
 
 @contextmanager
@@ -84,7 +103,7 @@ def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int
         "generation_config": config,
         "stopping_criteria": StoppingCriteriaList([ticks]),
     }
-    with drafting(decoder.pair.draft, num_draft) as assistant:
+    with as_from_pretrained(model, decoder.pair.draft), drafting(decoder.pair.draft, num_draft) as assistant:
         texts: Any = model.generate(ids, **options, **assistant)  # pyright: ignore[reportCallIssue]
     rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
     return Clocked(

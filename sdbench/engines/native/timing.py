@@ -145,7 +145,7 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
             key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft),
         ).to_json()
         content = {**data["content"], "target_attention": run.model.attention}
-        cells.append(Cell.from_json({**data, "verifier": name, "law": f"{name}/1", "content": content}))
+        cells.append(Cell.from_json({**data, "verifier": name, "law": f"{name}/2", "content": content}))
     return cells
 
 
