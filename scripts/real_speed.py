@@ -45,8 +45,8 @@ GREEDY: dict[str, Any] = {"temperature": 0}
 
 
 def over_generate(bench: Bench) -> Iterator[Figure]:
-    """Yield tokens per second divided by those of transformers' loop. For batch 1 a latency pass says more: in a few short texts
-    rounding in bfloat16 changes how many rounds they take.
+    """Yield tokens per second divided by those of transformers' loop. Batch 1 is compared by a latency pass
+    (`timing.assisted=true`), over more texts than would be decoded here.
     """
     many, few = bench.prompts(bench.sweep, PROMPT), bench.prompts(2, PROMPT)
     yield bench.rival(
