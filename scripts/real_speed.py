@@ -1,12 +1,12 @@
 """results/real/speed.md: the engine's speed with a real pair, against transformers' generate and against its own model forwards.
 
-    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,context] [dtype=bfloat16] [threads=1]
-                                 [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
+    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,context,packed] [dtype=bfloat16]
+                                 [threads=1] [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
 
 TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another; part
-`context` compares pieces of 4,000 tokens with pieces of 500. What is compared takes turns in one process, on a machine where
-nothing else runs; a figure is the median of ratios with their smallest and largest, after one warm-up. `out` gets speed.csv and
-speed.md; figures of other parts that are there stay.
+`context` compares pieces of 4,000 tokens with pieces of 500, and `packed` packed weights (model.packed=true) with weights as they
+are. What is compared takes turns in one process, on a machine where nothing else runs; a figure is the median of ratios with
+their smallest and largest, after one warm-up. `out` gets speed.csv and speed.md; figures of other parts that are there stay.
 """
 
 import sys
@@ -24,13 +24,14 @@ import transformers
 
 from scripts.bench_engine import FEW_WS, HEAD, SHORT, WS, Bench, Figure, over_bare
 from sdbench import generate, tasks
+from sdbench.engine import Engine
 from sdbench.lm.load import find, load_model, load_tokenizer
 from sdbench.prepare.pair import folder_of
 from sdbench.verify import Exact
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 DEFAULTS = {
-    "parts": "generate,forwards,context",
+    "parts": "generate,forwards,context,packed",
     "dtype": "bfloat16",
     "threads": "1",
     "repeats": "3",
@@ -42,6 +43,7 @@ DEFAULTS = {
 PROMPT = 128
 ALONE: dict[str, Any] = {"batch_size": 1, "measure": False}
 GREEDY: dict[str, Any] = {"temperature": 0}
+ROUNDS = {"a token of the target alone": 0, "a lossless round of 5 drafts": 5}
 
 
 def over_generate(bench: Bench) -> Iterator[Figure]:
@@ -64,21 +66,42 @@ def over_forwards(bench: Bench) -> Iterator[Figure]:
         yield from over_bare(bench, f"batch 32, no measures{name}", texts, measure=False, **more)
 
 
+def costs(engine: Engine, texts: list[list[int]], num_draft: int, new: int) -> tuple[float, float]:
+    """Return the seconds of a prefill and of a round, for texts decoded losslessly at T = 0 in one batch."""
+    options: dict[str, Any] = {"num_draft": num_draft, "max_new_tokens": new, "stop_ids": (), "timing": True, **GREEDY}
+    decoded = generate(None, None, texts, [Exact()], engine=engine, batch_size=len(texts), measure=False, **options)
+    times = [generation.timing for generation in decoded if generation.timing is not None]
+    longest = max(times, key=lambda timing: timing.decode_s)
+    return sum(timing.prefill_s for timing in times) / len(texts), longest.decode_s / len(longest.rounds_s)
+
+
 def long_over_short(bench: Bench, length: int) -> Iterator[Figure]:
     """Yield the time of a round after a long prompt divided by that after a short one, without prefills."""
-
-    def round_s(text: list[int], num_draft: int) -> float:
-        options: dict[str, Any] = {"num_draft": num_draft, "max_new_tokens": bench.new, "stop_ids": (), "timing": True}
-        (decoded,) = generate(None, None, [text], [Exact()], engine=bench.engine(None), **ALONE, **GREEDY, **options)
-        assert decoded.timing is not None
-        return decoded.timing.decode_s / len(decoded.timing.rounds_s)
-
-    turns = bench.warm_ups + bench.repeats
+    turns, engine = bench.warm_ups + bench.repeats, bench.engine(None)
     pairs = list(zip(bench.prompts(turns, length), bench.prompts(turns, SHORT), strict=True))
-    for name, num_draft in {"a token of the target alone": 0, "a lossless round of 5 drafts": 5}.items():
-        ratios = [round_s(long, num_draft) / round_s(short, num_draft) for long, short in pairs]
+    for name, num_draft in ROUNDS.items():
+        ratios = [
+            costs(engine, [long], num_draft, bench.new)[1] / costs(engine, [short], num_draft, bench.new)[1]
+            for long, short in pairs
+        ]
         title = f"{name}, batch 1, T = 0: time at {length:,} tokens of context over {SHORT}"
         yield bench.figure(title, ratios[bench.warm_ups :])
+
+
+def packed_over_plain(bench: Bench) -> Iterator[Figure]:
+    """Yield the time of a prefill and of a round with packed weights divided by that with the weights as they are."""
+    plain, packed = (Engine(bench.target, bench.draft, capture="off", packed=packed) for packed in (False, True))
+    turns = bench.warm_ups + bench.repeats
+    for num_rows in (1, 16):
+        texts = bench.prompts(turns * num_rows, PROMPT)
+        batches = [texts[i : i + num_rows] for i in range(0, len(texts), num_rows)]
+        title = f"batch {num_rows}, T = 0: time with packed weights over that without"
+        prefills: list[float] = []
+        for name, num_draft in ROUNDS.items():
+            pairs = [[costs(engine, batch, num_draft, bench.new) for engine in (packed, plain)] for batch in batches]
+            prefills, rounds = ([a[i] / b[i] for a, b in pairs[bench.warm_ups :]] for i in range(2))
+            yield bench.figure(f"{name}, {title}", rounds)
+        yield bench.figure(f"the prompts of both models, {PROMPT} tokens each, {title}", prefills)
 
 
 def load(target: str, draft: str, data: str, given: dict[str, str]) -> Bench:
@@ -130,6 +153,7 @@ def main(words: list[str]) -> int:
         "generate": over_generate(bench),
         "forwards": over_forwards(bench),
         "context": long_over_short(bench, context),
+        "packed": packed_over_plain(bench),
     }
     out.mkdir(parents=True, exist_ok=True)
     print(HEAD)

@@ -49,6 +49,7 @@ class Model:
     device_map: str | None = None
     quantization: str | None = None
     draft_quantization: str | None = None
+    packed: bool | None = None
     chat_options: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
@@ -62,6 +63,8 @@ class Model:
         for key in ("attention", "quantization", "draft_quantization"):
             if tree.get(key) is not None:
                 checks.choice(f"model.{key}", tree[key], ATTENTION if key == "attention" else QUANTIZATION)
+        if tree.get("packed") is not None:
+            checks.switch("model.packed", tree["packed"])
         chat_options = tree.get("chat_options") or {}
         if not isinstance(chat_options, Mapping):
             raise ConfigError(

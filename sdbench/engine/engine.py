@@ -15,6 +15,7 @@ from sdbench.engine.loop import BatchRun, Claim, Options, PhaseHook, claim_all, 
 from sdbench.engine.row import Request
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM, used_vocab
+from sdbench.lm.packed import PackedWeights
 from sdbench.lm.rope import why_limited
 from sdbench.probs import Warp
 from sdbench.types import DRAFTER_NEEDS, Drafter, DraftSetup, Generation, Limits, Verifier, needs_of
@@ -31,7 +32,8 @@ class Engine:
     off. Texts do not depend on it. Captured steps are used until something changes that affects logits (lm/fingerprint.py).
     draft_tokenizer: of a draft with other ids than the target, for drafters that translate; vocab_size is then that of the
     target. hook: called around each phase of the loop (engine/loop.py), for example to time it. tokenizer_key: that of lm.load,
-    if known.
+    if known. packed: on a CPU, multiply by packed copies of the weights (lm/packed.py): faster, for twice the memory, and texts can
+    differ by rounding. A copy is made again when its weight changes.
     """
 
     target_model: Any
@@ -42,12 +44,14 @@ class Engine:
     hook: PhaseHook = no_hook
     draft_tokenizer: Any = None
     tokenizer_key: str | None = None
+    packed: bool = False
     target: LM = field(init=False)
     draft: LM | None = field(init=False)
 
     def __post_init__(self) -> None:
-        self.target = LM(self.target_model, capture=self.capture)
-        self.draft = None if self.draft_model is None else LM(self.draft_model, role="draft", capture=self.capture)
+        options: Any = {"capture": self.capture, "packed": PackedWeights() if self.packed else None}
+        self.target = LM(self.target_model, **options)
+        self.draft = None if self.draft_model is None else LM(self.draft_model, role="draft", **options)
         self.vocab_size = used_vocab(self.target, None if self.draft_tokenizer else self.draft, self.vocab_size)
 
     @property

@@ -34,15 +34,17 @@ AGREE = {torch.float64: 1e-9, torch.float32: 1e-3}
 AGREE_IF_HALF = 0.03
 
 
-def mode_of(capture: Mode | None, model: PreTrainedModel) -> Mode:
+def mode_of(capture: Mode | None, model: PreTrainedModel, *, is_packed: bool = False) -> Mode:
     """Return the mode in which a model runs. None: graphs on one CUDA device, traces of a narrow model on the CPU, otherwise
-    off.
+    off. With packed weights steps run eagerly, since a trace cannot hold them.
 
     A model on several devices runs eagerly, as does one on a GPU whose frequencies depend on the length; if another mode was
     requested, with a warning.
     """
     if capture not in (None, *get_args(Mode)):
         raise ValueError(f"capture must be {', '.join(map(repr, get_args(Mode)))} or None, got {capture!r}")
+    if is_packed and capture not in (None, "off"):
+        raise ValueError(f"packed weights need steps that run eagerly: use capture='off', got {capture!r}")
     need = None
     if len(set(getattr(model, "hf_device_map", {}).values())) > 1:
         need = "a model on one device"
@@ -51,7 +53,7 @@ def mode_of(capture: Mode | None, model: PreTrainedModel) -> Mode:
             "rotary frequencies that do not depend on the length"  # the model reads them from the device in every call
         )
     if need is None:
-        on_cpu: Mode = "trace" if model.config.get_text_config().hidden_size < NARROW else "off"
+        on_cpu: Mode = "trace" if not is_packed and model.config.get_text_config().hidden_size < NARROW else "off"
         default: dict[str, Mode] = {"cuda": "graphs", "cpu": on_cpu}
         return capture or default.get(model.device.type, "off")
     if capture not in (None, "off"):

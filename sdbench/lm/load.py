@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -163,11 +162,11 @@ def download(checkpoint: Checkpoint) -> None:
 
 
 def refuse_what_does_not_fit(
-    wanted: Iterable[tuple[Checkpoint, str | None, str | None]], device: str, *, is_spread: bool = False
+    wanted: list[tuple[Checkpoint, str | None, str | None]], device: str, *, is_spread: bool = False, copies: int = 1
 ) -> None:
-    """Raise before any weight is read. `wanted`: (checkpoint, dtype or None for the checkpoint's, quantization)."""
+    """Raise before any weight is read. `wanted`: (checkpoint, dtype or None for its own, quantization), each `copies` times."""
     wanted = [(checkpoint, dtype, None if kind == INT8 else kind) for checkpoint, dtype, kind in wanted]  # read whole
-    need = ROOM * sum(checkpoint.bytes(dtype, quantization) for checkpoint, dtype, quantization in wanted)
+    need = ROOM * copies * sum(checkpoint.bytes(dtype, quantization) for checkpoint, dtype, quantization in wanted)
     if (free := free_bytes(device, is_spread=is_spread)) is None or need <= free:
         return
     parts = [

@@ -18,6 +18,7 @@ from sdbench.lm.hook import ModelHook, no_model_hook, with_hook
 from sdbench.lm.known import KnownPrefixes
 from sdbench.lm.layers import bypass, decoder_layers, last_states, low_and_middle, output_of
 from sdbench.lm.memory import CHUNK
+from sdbench.lm.packed import PackedLayers, PackedWeights
 from sdbench.lm.plan import CURRENT, Plan
 from sdbench.lm.probe import probe
 from sdbench.lm.rope import longest_text
@@ -37,13 +38,22 @@ PADDING = 256  # vocabularies that differ by at most this many ids count as the 
 class LM:
     """A causal language model of attention layers. Weights are used in place; the configuration is left unchanged.
 
-    hook: called around each call of the model, for example to time it.
+    hook: called around each call of the model, for example to time it. packed: where packed copies of its weights are kept, for
+    a model on a CPU whose steps run eagerly.
     """
 
-    def __init__(self, model: PreTrainedModel, *, role: str = "target", capture: Mode | None = None) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        *,
+        role: str = "target",
+        capture: Mode | None = None,
+        packed: PackedWeights | None = None,
+    ) -> None:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
         _refuse(model, self.config, role)
-        self.mode: Mode = mode_of(capture, model)
+        self.packed, self._products = packed, packed.layers_of(model) if packed else PackedLayers(model)
+        self.mode: Mode = mode_of(capture, model, is_packed=packed is not None)
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
         self.head: Any = model.get_output_embeddings()
         self.layers = decoder_layers(model, self.config.num_hidden_layers)
@@ -83,6 +93,7 @@ class LM:
         cache returned last, if they are still valid.
         """
         num_layers = self.config.num_hidden_layers
+        self._products.renew()
         if self.mode == "off":
             return RaggedCache(num_layers, num_rows, capacity, 0)
         holds_for = self.mode, num_rows, fingerprint(self.model)
@@ -157,7 +168,8 @@ class LM:
     @with_hook
     def read_out(self, states: Tensor) -> Tensor:
         """Return the logits [...,V] of the model's head for any last states [...,d]."""
-        logits = self.head(states)
+        with self._products.in_use():
+            logits = self.head(states)
         cap = getattr(self.config, "final_logit_softcapping", None)
         return logits if cap is None else torch.tanh(logits / cap) * cap
 
@@ -239,7 +251,8 @@ class LM:
         try:
             for parameter in learning:
                 parameter.requires_grad_(False)
-            yield states
+            with self._products.in_use():
+                yield states
         finally:
             for parameter in learning:
                 parameter.requires_grad_(True)

@@ -20,7 +20,7 @@ class PrunedLM(LM):
 
     def __init__(self, lm: LM, dropped: range) -> None:
         self.dropped = dropped
-        super().__init__(without_layers(lm, dropped), role="draft", capture=lm.mode)
+        super().__init__(without_layers(lm, dropped), role="draft", capture=lm.mode, packed=lm.packed)
 
 
 def without_layers(lm: LM, dropped: range) -> PreTrainedModel:

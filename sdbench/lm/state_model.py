@@ -42,7 +42,7 @@ class StateLM(LM):
         except RuntimeError as error:
             kind = type(self.new_layers[-1]).__name__
             raise ValueError(f"the head's layer is not a {kind} of this target's sizes: train one for it") from error
-        super().__init__(model, role="draft", capture=target.mode)
+        super().__init__(model, role="draft", capture=target.mode, packed=target.packed)
         self.eps = float(target.config.rms_norm_eps) if is_shipped else EPS
         if is_shipped:
             masks = self.layer_masks.items()

@@ -16,7 +16,7 @@ from sdbench.types import Axis, Metric
 BASELINES = ("target", "draft", "lossless", "generate", "assisted")
 STRICTEST = ("lossless", "exact")  # names of a strict end that is the lossless rule
 SETTINGS = ("seed", "max_new_tokens", "top_k", "top_p")  # of a cell's content: what a sweep holds fixed besides labels
-NUMERICS = ("dtype", "quantization")  # fields of each model's content, as in target_dtype
+NUMERICS = ("dtype", "quantization", "packed")  # fields of each model's content, as in target_dtype
 ALONG = ("knob", "value", "rank", "equals", "knobs")
 
 

@@ -77,8 +77,16 @@ class PairMetadata:
     @property
     def num_bytes(self) -> float:
         """Bytes of the weights in memory."""
-        parts = self.checkpoints.items()
-        return sum(checkpoint.bytes(self.dtype, self.quantization(role)) for role, checkpoint in parts)
+        return sum(map(self.bytes_of, self.checkpoints))
+
+    def bytes_of(self, role: str) -> float:
+        """Bytes of a model's weights in memory, including packed copies."""
+        return self.copies * self.checkpoints[role].bytes(self.dtype, self.quantization(role))
+
+    @property
+    def copies(self) -> int:
+        """How often each weight is in memory. (An embedding that is not also the head is not packed, but it counts twice.)"""
+        return 2 if self.model.packed else 1
 
 
 def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> PairMetadata:
@@ -104,8 +112,10 @@ def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> Pair
     kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None
     metadata = PairMetadata(model, checkpoints, where, kind)
     wanted = [(checkpoint, kind, metadata.quantization(role)) for role, checkpoint in checkpoints.items()]
+    if model.packed and where != "cpu":
+        raise ConfigError(f"model.packed=true is for models on a CPU, and device={where} was chosen: remove it")
     if is_read:
-        lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None)
+        lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None, copies=metadata.copies)
     return metadata
 
 
@@ -117,7 +127,7 @@ def load(metadata: PairMetadata) -> LoadedPair:
 
     logging.disable_progress_bar()
     model, models = metadata.model, {}
-    if (size := metadata.num_bytes) > GIB:
+    if (size := metadata.num_bytes / metadata.copies) > GIB:
         names = " and ".join(checkpoint.id for checkpoint in metadata.checkpoints.values())
         print(f"sdbench: reading {size / GIB:.1f} GiB of weights: {names}", file=sys.stderr, flush=True)
     for role, checkpoint in metadata.checkpoints.items():

@@ -78,6 +78,8 @@ class PairInfo:
             own_dtype = getattr(self.configs[role], "dtype", None) or checkpoint.dtype
             numerics[f"{role}_dtype"] = f"torch.{str(self.metadata.dtype or own_dtype).removeprefix('torch.')}"
             numerics[f"{role}_quantization"] = self.metadata.quantization(role)
+            if self.metadata.model.packed:  # only then, so that cells without it keep their keys
+                numerics[f"{role}_packed"] = True
         return numerics
 
     @property

@@ -30,6 +30,8 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
     assert real_speed.main([*words, "parts=context"]) == 0
     figures = pd.read_csv(tmp_path / "speed.csv")
     assert len(figures) == 11
+    assert real_speed.main([*words, "parts=packed"]) == 0
+    assert len(pd.read_csv(tmp_path / "speed.csv")) == 17
     pd.testing.assert_frame_equal(figures[:9], before)
     for word, sentence in (
         ("new=7", "has figures of another pair, dtype or new=: give another out="),
@@ -43,14 +45,14 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
         assert sentence in capsys.readouterr().err
     assert (figures["median"] > 0).all()
     assert figures["name"].is_unique
-    assert (tmp_path / "speed.md").read_text().count("\n| ") == 12, "a row per figure, and the head"
+    assert (tmp_path / "speed.md").read_text().count("\n| ") == 18, "a row per figure, and the head"
 
 
 def test_an_unknown_part_is_refused_before_anything_is_loaded(capsys):
     with pytest.raises(SystemExit) as caught:
         real_speed.main([*PAIR, "data=x.jsonl", "parts=contexts"])
     assert caught.value.code == 2
-    assert "parts must be among generate, forwards, context, got contexts" in capsys.readouterr().err
+    assert "parts must be among generate, forwards, context, packed, got contexts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [PAIR, [PAIR[0], "data=x.jsonl"]])

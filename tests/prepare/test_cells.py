@@ -293,6 +293,7 @@ def changes(run: Run) -> dict[str, Run]:
         "Model.draft": swap(run, model=swap(model, draft="embedded:qwen-tiny/draft")),
         "Model.quantization": swap(run, model=swap(model, quantization="bnb-int8")),
         "Model.draft_quantization": swap(run, model=swap(model, draft_quantization="bnb-int8")),
+        "Model.packed": swap(run, model=swap(model, packed=True)),
         "Model.attention": swap(run, model=swap(model, attention="eager")),
         "Model.device_map": swap(run, model=swap(model, device_map="auto")),
         "Model.chat_options": swap(

@@ -162,6 +162,7 @@ SLIPS = [
     (("engine.args.tensor_parallel_size=8",), "engine.args is not an option"),
     (("dtype=float64",), "dtype=float64 is an option of engine=native"),
     (("model.quantization=bnb-int8",), "model.quantization is an option of engine=native"),
+    (("model.packed=true",), "model.packed is an option of engine=native"),
     (("engine.concurrency=0",), "engine.concurrency must be a whole number"),
 ]
 

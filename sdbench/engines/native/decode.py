@@ -173,6 +173,7 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
 
     tokenizer, draft_tokenizer = pair_info.tokenizer, pair_info.draft_tokenizer if parts.translates else None
     more: dict[str, Any] = {"draft_tokenizer": draft_tokenizer, "tokenizer_key": pair_info.tokenizer_key}
+    more["packed"] = bool(pair_info.metadata.model.packed)
     try:
         engine = Engine(pair.target, pair.draft, tokenizer, **more)
     except ValueError as error:  # a model that the engine cannot decode with

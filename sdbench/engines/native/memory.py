@@ -70,10 +70,9 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
 
     run, metadata = job.run, job.pair_info.metadata
     shapes: dict[str, ModelShape] = {}
-    for role, checkpoint in metadata.checkpoints.items():
+    for role in metadata.checkpoints:
         width = WIDTHS[str(job.pair_info.numerics[f"{role}_dtype"]).removeprefix("torch.")]
-        weights = checkpoint.bytes(metadata.dtype, metadata.quantization(role))
-        shapes[role] = ModelShape.of(job.pair_info.configs[role], weights, width)
+        shapes[role] = ModelShape.of(job.pair_info.configs[role], metadata.bytes_of(role), width)
     needs = {name for point in job.planned for name in needs_of(point.rule)}
     return peak_bytes(
         shapes["target"],

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 SERVED_LAW = "serve-1"  # change it when the same server would get other requests
 # Options that say how models are loaded in this process, with their defaults; a server has its own.
 OF_THIS_PROCESS = {"device": "auto", "dtype": "auto"}
-OF_THE_MODEL = ("attention", "device_map", "quantization", "draft_quantization")
+OF_THE_MODEL = ("attention", "device_map", "quantization", "draft_quantization", "packed")
 OURS = (
     *("prompt", "model", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stop_token_ids", "stream"),
     "n",

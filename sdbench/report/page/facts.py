@@ -19,7 +19,10 @@ from sdbench.report.sweep import Sweep
 
 MANY = 0.05  # share of cut or failed answers above which there is a warning
 DECODING = ("top_k", "top_p", "max_new_tokens")
-NUMBERS = ("target_dtype", "draft_dtype", "target_quantization", "draft_quantization", "dtype")
+NUMBERS = (
+    *("target_dtype", "draft_dtype", "target_quantization", "draft_quantization", "target_packed", "draft_packed"),
+    "dtype",
+)
 
 
 def facts_of(sweep: Sweep) -> list[tuple[str, str]]:

@@ -1,0 +1,113 @@
+"""Linear layers on a CPU with weights in oneDNN's own layout.
+
+A product of several rows with a weight as PyTorch keeps it, [O,I], rearranges the weight each time, and in bfloat16 a product of
+one row uses a slower kernel. A copy that is rearranged once avoids both, for as much memory as the weights take.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sdbench.lm.fingerprint import fingerprint
+
+DTYPES = (torch.bfloat16, torch.float16, torch.float32)
+NAMES = "bfloat16, float16 or float32"
+
+
+def reorder(weight: Tensor) -> Any:
+    """Return a copy of a weight in oneDNN's layout, which no other operation can read."""
+    return torch.ops.mkldnn._reorder_linear_weight(weight, None)
+
+
+class PackedWeight:
+    """The copy of one weight. It is made again when the weight is another tensor, has moved, or was changed in place."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._weight: Tensor | None = None
+        self._state: tuple[int, int] | None = None
+        self._copy: Any = None
+
+    def of(self, weight: Tensor) -> Any:
+        state = weight.data_ptr(), 0 if weight.is_inference() else weight._version
+        if weight is not self._weight or state != self._state:
+            self._copy = None  # frees the memory first
+            self._copy = reorder(weight.detach())
+            self._weight, self._state = weight, state
+        return self._copy
+
+
+class PackedWeights:
+    """The packed copies of the weights of models, of which several may share a weight."""
+
+    def __init__(self) -> None:
+        self._copies: dict[int, PackedWeight] = {}
+
+    def layers_of(self, model: nn.Module) -> "PackedLayers":
+        """Pack the weights of all plain linear layers of a model; ValueError if this machine or model cannot use them."""
+        refuse_unpackable(model)
+        linears = [m for m in model.modules() if type(m) is nn.Linear and "forward" not in vars(m)]
+        copies = [self._copies.setdefault(id(linear.weight), PackedWeight()) for linear in linears]
+        for linear, copy in zip(linears, copies, strict=True):
+            copy.of(linear.weight)
+        return PackedLayers(model, linears, copies)
+
+
+class PackedLayers:
+    """Linear layers of one model, none by default, and the copies of their weights."""
+
+    def __init__(
+        self, model: nn.Module, linears: Sequence[nn.Linear] = (), copies: Sequence[PackedWeight] = ()
+    ) -> None:
+        self._model, self._copies = model, copies
+        self._holds_for = fingerprint(model) if copies else None
+        self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
+            (vars(linear), partial(_product, linear, copy)) for linear, copy in zip(linears, copies, strict=True)
+        ]
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """Let the layers multiply by their packed weights. Outside, the model is as it was."""
+        for values, forward in self._forwards:
+            values["forward"] = forward
+        try:
+            yield
+        finally:
+            for values, _ in self._forwards:
+                values.pop("forward", None)
+
+    def renew(self) -> None:
+        """Discard the copies if the model has changed in a way that `PackedWeight` does not see (lm/fingerprint.py)."""
+        if self._copies and (now := fingerprint(self._model)) != self._holds_for:
+            self._holds_for = now
+            for copy in self._copies:
+                copy.clear()
+
+
+def _product(linear: nn.Linear, copy: PackedWeight, x: Tensor) -> Tensor:
+    y: Tensor = torch.ops.mkldnn._linear_pointwise(x, copy.of(linear.weight), linear.bias, "none", [], "")
+    return y
+
+
+def refuse_unpackable(model: Any) -> None:
+    """Raise ValueError for a model on a GPU, a dtype without such a layout, or a build of PyTorch without oneDNN."""
+    ops, dtype = torch.ops.mkldnn, model.dtype
+    why = None
+    if model.device.type != "cpu":
+        why = f"are for models on a CPU, and this one is on {model.device.type}"
+    elif not torch.backends.mkldnn.is_available():
+        why = "need oneDNN, which this build of PyTorch does not have"
+    elif dtype not in DTYPES:
+        why = f"must be {NAMES}, got {str(dtype).removeprefix('torch.')}"
+    elif (dtype is torch.bfloat16 and not ops._is_mkldnn_bf16_supported()) or (
+        dtype is torch.float16 and not ops._is_mkldnn_fp16_supported()
+    ):
+        why = f"in {str(dtype).removeprefix('torch.')} need instructions that this CPU does not have"
+    if why is not None:
+        raise ValueError(f"packed weights {why}")

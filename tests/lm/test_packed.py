@@ -1,0 +1,155 @@
+"""Packed weights give the products of the weights themselves, follow every change of them, and leave the model as it was."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from sdbench.engine import Engine
+from sdbench.engine.generate import generate
+from sdbench.lm.model import LM
+from sdbench.lm.packed import PackedWeights, reorder
+from sdbench.verify import Exact
+from tests.engine.models import PROMPTS, pair, tiny
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no oneDNN")
+
+
+@pytest.fixture
+def packings(monkeypatch) -> list[tuple[int, ...]]:
+    """The shapes of the weights that are packed from now on."""
+    shapes: list[tuple[int, ...]] = []
+
+    def counted(weight: torch.Tensor) -> Any:
+        shapes.append(tuple(weight.shape))
+        return reorder(weight)
+
+    monkeypatch.setattr("sdbench.lm.packed.reorder", counted)
+    return shapes
+
+
+def logits_of(lm: LM, *, keep: int = 0) -> torch.Tensor:
+    ids, positions = torch.arange(5, 26).view(3, 7), torch.arange(7).expand(3, -1)
+    with torch.inference_mode():
+        cache = lm.cache(3, 64)
+        return lm.forward(ids, lm.plan(positions, cache, 64), cache, keep=keep)
+
+
+def texts_of(engine: Engine, **options: Any) -> list[list[int]]:
+    shown = {"max_new_tokens": 12, "num_draft": 3, "temperature": 0, "stop_ids": (), **options}
+    return [list(text.tokens) for text in generate(None, None, PROMPTS, [Exact()], engine=engine, **shown)]
+
+
+def linears(model: nn.Module) -> int:
+    return sum(type(module) is nn.Linear for module in model.modules())
+
+
+@pytest.mark.parametrize("family", ["llama", "gemma3", "qwen3"])
+@pytest.mark.parametrize(("dtype", "off"), [(torch.float32, 1e-5), (torch.bfloat16, 0.03)])
+def test_logits_are_those_of_the_weights_themselves(family, dtype, off):
+    model = tiny(family).to(dtype)
+    for keep in (0, 1):
+        plain, packed = (
+            logits_of(LM(model, capture="off", packed=store), keep=keep) for store in (None, PackedWeights())
+        )
+        assert (plain - packed).abs().max() <= off * plain.abs().max()
+
+
+def test_every_linear_layer_multiplies_by_its_packed_weight_and_the_model_is_left_as_it_was(packings, monkeypatch):
+    model = tiny("llama").float()
+    lm, ran = LM(model, packed=PackedWeights()), []
+    monkeypatch.setattr("torch.nn.functional.linear", lambda *_: ran.append("dense"))
+    assert len(packings) == linears(model)
+    logits_of(lm)
+    with torch.inference_mode():
+        assert lm.read_out(torch.zeros(2, lm.config.hidden_size)).shape == (2, lm.vocab_size)
+    assert not ran
+    assert len(packings) == linears(model), "packed once"
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_a_failing_forward_leaves_the_model_as_it_was():
+    model = tiny("llama").float()
+    lm = LM(model, packed=PackedWeights())
+    cache = lm.cache(1, 64)
+    plan = lm.plan(torch.tensor([[0]]), cache, 64)
+    with pytest.raises(IndexError):
+        lm.forward(torch.tensor([[10**6]]), plan, cache)
+    assert not any("forward" in vars(module) for module in model.modules())
+
+
+def test_texts_are_those_without_packing():
+    target, draft = (model.float() for model in pair("llama"))
+    plain, packed = (Engine(target, draft, capture="off", packed=is_packed) for is_packed in (False, True))
+    assert texts_of(packed) == texts_of(plain)
+    assert texts_of(packed, batch_size=1) == texts_of(packed, batch_size=4)
+
+
+def replaced(linear: nn.Linear) -> None:
+    linear.weight = nn.Parameter(-linear.weight.detach(), requires_grad=False)
+
+
+def moved(linear: nn.Linear) -> None:
+    linear.weight.data = -linear.weight.data
+
+
+def changed_in_place(linear: nn.Linear) -> None:
+    with torch.no_grad():
+        linear.weight.mul_(-1)
+
+
+def changed_unseen(linear: nn.Linear) -> None:
+    linear.weight.data.mul_(-1)  # the version stays
+
+
+@pytest.mark.parametrize("change", [replaced, moved, changed_in_place, changed_unseen])
+def test_a_changed_weight_is_packed_again(change):
+    model = tiny("llama").float()
+    lm = LM(model, capture="off", packed=PackedWeights())
+    before = logits_of(lm)
+    change(model.model.layers[0].mlp.up_proj)
+    after, plain = logits_of(lm), logits_of(LM(model, capture="off"))
+    assert (before - plain).abs().max() > 0.01
+    assert (after - plain).abs().max() <= 1e-5 * plain.abs().max()
+
+
+def test_a_weight_changed_between_two_calls_of_one_stream_is_packed_again():
+    """Within a stream the fingerprint is not taken again; the version of a weight is looked at in every product."""
+    model = tiny("llama").float()
+    lm = LM(model, capture="off", packed=PackedWeights())
+    ids, positions = torch.arange(5, 26).view(3, 7), torch.arange(7).expand(3, -1)
+    with torch.inference_mode():
+        cache = lm.cache(3, 64)
+        plan = lm.plan(positions, cache, 64)
+        before = lm.forward(ids, plan, cache)
+        changed_in_place(model.model.layers[0].mlp.up_proj)
+        after = lm.forward(ids, plan, cache)
+    plain = logits_of(LM(model, capture="off"))
+    assert (before - plain).abs().max() > 0.01
+    assert (after - plain).abs().max() <= 1e-5 * plain.abs().max()
+
+
+def test_a_draft_over_the_targets_weights_shares_their_packed_copies(packings):
+    target = tiny("llama").float()
+    engine = Engine(target, packed=True)
+    assert len(packings) == linears(target)
+    pruned = Engine(target, capture="off")
+    assert texts_of(engine, drafter="pruned") == texts_of(pruned, drafter="pruned")
+    assert len(packings) == linears(target)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "sentence"),
+    [
+        (torch.float64, {}, "packed weights must be bfloat16, float16 or float32, got float64"),
+        (
+            torch.float32,
+            {"capture": "trace"},
+            "packed weights need steps that run eagerly: use capture='off', got 'trace'",
+        ),
+    ],
+)
+def test_what_cannot_be_packed_is_one_sentence(kind, options, sentence):
+    with pytest.raises(ValueError, match=sentence):
+        Engine(tiny("llama").to(kind), packed=True, **options)
