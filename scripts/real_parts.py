@@ -16,8 +16,8 @@ from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
 TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
-PARTS = ("", "rules", "lengths", "drafters", "prices", "latency", "assisted")
-TIMED = ("latency", "assisted")  # parts with only the times of few texts, of records whose names end so
+PARTS = ("", "rules", "lengths", "drafters", "prices", "latency", "assisted", "packed")
+TIMED = ("latency", "assisted", "packed")  # parts with only the times of few texts, of records whose names end so
 OF_DRAFTERS = ("drafters", "prices")
 FORMS = ("evalplus",)  # protocols beside a task's usual one
 NUM_DRAFT = 5
@@ -62,8 +62,8 @@ class RealFolder:
 
 
 def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
-    """Yield each part that the records hold, by the folder it goes to. Records called …-latency or …-assisted are of few texts:
-    only the times of their settings are shown.
+    """Yield each part that the records hold, by the folder it goes to. Records called …-latency, …-assisted or …-packed are of
+    few texts: only the times of their settings are shown.
     """
     timed = next((part for part in TIMED if results.name.endswith(f"-{part}")), None)
     cells = table_of(results.cells)
@@ -181,4 +181,5 @@ CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "prices": _prices,
     "latency": _latency,
     "assisted": _latency,
+    "packed": _latency,
 }

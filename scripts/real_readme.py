@@ -45,6 +45,7 @@ HEADINGS = {
     "prices": "Prices of drafters",
     "latency": "Latency at batch 1",
     "assisted": "Lossless decoding and transformers' assisted generate",
+    "packed": "Latency at batch 1 with packed weights",
 }
 BASELINE_NAMES = {
     "target": "target alone",
@@ -71,6 +72,12 @@ the prompt: transformers spends the first round together with it, but its tokens
 generation is too high by its share of first rounds.
 
 """
+PACKED = """\
+A pass like those of latency, with `model.packed=true`: this engine multiplies by packed copies of the weights, transformers by the
+weights as they are. Here too, compare assisted generation with the prompt.
+
+"""
+BEFORE = {"prices": PRICES, "latency": LATENCY, "assisted": ASSISTED, "packed": PACKED}
 
 
 def row_of(folder: Path) -> list[str]:
@@ -161,6 +168,7 @@ TABLES = {
     "prices": (rows_of_prices, HEAD_OF_PRICES),
     "latency": (rows_of_latency, HEAD_OF_LATENCY),
     "assisted": (rows_of_latency, HEAD_OF_LATENCY),
+    "packed": (rows_of_latency, HEAD_OF_LATENCY),
 }
 
 
@@ -214,7 +222,7 @@ def redraw(out: Path) -> None:
         shown, head = TABLES.get(part, (rows_of_settings, HEAD_OF_SETTINGS))
         rows = [row for path in parts[part] for row in shown(path)]
         table = markdown(head, rows, num_left=2)
-        before = {"drafters": ranks, "prices": PRICES, "latency": LATENCY, "assisted": ASSISTED}.get(part, "")
+        before = ranks if part == "drafters" else BEFORE.get(part, "")
         tables += [(heading, before + table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"

@@ -6,6 +6,7 @@ knobs, drafter, draft length) separate curves.
 """
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -14,9 +15,12 @@ import pandas as pd
 from sdbench.types import Axis, Metric
 
 BASELINES = ("target", "draft", "lossless", "generate", "assisted")
+OF_TRANSFORMERS = ("generate", "assisted")  # decoded by its `generate`, with the weights as they are
 STRICTEST = ("lossless", "exact")  # names of a strict end that is the lossless rule
 SETTINGS = ("seed", "max_new_tokens", "top_k", "top_p")  # of a cell's content: what a sweep holds fixed besides labels
+VARIED = (*SETTINGS, "dtype", "weights")  # in which sweeps of one pair, task and temperature may differ
 NUMERICS = ("dtype", "quantization", "packed")  # fields of each model's content, as in target_dtype
+GGUF = re.compile(r"\((\S+) GGUF\)")  # in the identity of a checkpoint
 ALONG = ("knob", "value", "rank", "equals", "knobs")
 
 
@@ -47,11 +51,24 @@ def _side(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
 
 
 def settings_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the settings in which sweeps of one pair, task and temperature may differ: SETTINGS and dtype."""
+    """Return VARIED -> values."""
     content = cell["content"] or {}
     dtypes = (content.get(name) for name in ("target_dtype", "draft_dtype", "dtype"))
     dtype = next((str(name).removeprefix("torch.") for name in dtypes if name), None)
-    return {**{name: content.get(name) for name in SETTINGS}, "dtype": dtype}
+    return {**{name: content.get(name) for name in SETTINGS}, "dtype": dtype, "weights": _weights(cell)}
+
+
+def _weights(cell: Mapping[Any, Any]) -> str | None:
+    """Return how the weights are stored if not simply in the dtype, such as "Q4_K_M", or "plain and int8" of target and draft."""
+    content: Mapping[str, Any] = cell["content"] or {}
+    kinds = []
+    for role in ("target", "draft"):
+        checkpoint = cell.get(f"checkpoint_{role}")
+        if isinstance(checkpoint, str):
+            is_packed = content.get(f"{role}_packed") and cell.get("verifier") not in OF_TRANSFORMERS
+            gguf, packed = GGUF.search(checkpoint), "packed" if is_packed else None
+            kinds.append(" ".join(filter(None, (gguf and gguf[1], content.get(f"{role}_quantization"), packed))))
+    return " and ".join(dict.fromkeys(kind or "plain" for kind in kinds)) if any(kinds) else None
 
 
 def task_options_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
@@ -67,21 +84,25 @@ def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
     """Return pair and task, and what distinguishes sweeps: temperature, folder, protocol, settings, task options, or a number."""
     firsts = [cells.iloc[0] for _, cells in groups]
     names = [f"{first['model']} on {first['task']}" for first in firsts]
-    contents = [{"content": first.get("content")} for first in firsts]
+    contents = [{"content": None, **first.to_dict()} for first in firsts]
     settings, options = list(map(settings_of, contents)), list(map(task_options_of, contents))
     known = dict.fromkeys(name for given in options for name in given)
     more = [
         [f" at T = {first['temperature']:g}" for first in firsts],
         [f" ({name})" for name, _ in groups],
         [f", {first['protocol']}" for first in firsts],
-        *([f", {name.replace('_', ' ')} {given[name]}" for given in settings] for name in (*SETTINGS, "dtype")),
-        *([f", {name.replace('_', ' ')} {given.get(name)}" for given in options] for name in known),
+        *([_ending(name, given[name]) for given in settings] for name in VARIED),
+        *([_ending(name, given.get(name)) for given in options] for name in known),
     ]
     for ends in more:
         if len(set(names)) < len(names) and len(set(ends)) > 1:
             names = [title + end for title, end in zip(names, ends, strict=True)]
     counts = [names[: number + 1].count(title) for number, title in enumerate(names)]
     return [title if count == 1 else f"{title}, sweep {count}" for title, count in zip(names, counts, strict=True)]
+
+
+def _ending(name: str, value: object) -> str:
+    return "" if value is None else f", {name.replace('_', ' ')} {value}"
 
 
 def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
@@ -99,9 +120,9 @@ def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
         names = _with_ends(names, ["" if length is None else str(length) for length in lengths])
     if len(set(names)) < len(names) and len(set(folders)) > 1:
         names = [f"{folder}-{name}" for folder, name in zip(folders, names, strict=True)]
-    for setting in (*SETTINGS, "dtype"):
+    for setting in VARIED:
         if len(set(names)) < len(names):
-            names = _with_ends(names, [f"{setting}-{given[setting]}" for given in settings])
+            names = _with_ends(names, [f"{setting}-{given[setting]}".replace(" ", "-") for given in settings])
     repeats = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]
 

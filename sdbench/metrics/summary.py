@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
-from sdbench.metrics.cells import BASELINES, SETTINGS, format_value, metric_of, reference, settings_of, table_of
+from sdbench.metrics.cells import BASELINES, VARIED, format_value, metric_of, reference, settings_of, table_of
 from sdbench.metrics.columns import WEIGHT, spread, spread_names
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings
@@ -29,7 +29,7 @@ WITH_INTERVALS = (
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
 POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from")  # of a server that tells no rounds
 COUNTS = ("num_generations", "num_timed", "num_split")
-PLAIN = (*POOLED, "metric", "protocol", *SETTINGS, "dtype", "is_lossless", *TESTS, *COUNTS, "knobs", "also", "cell")
+PLAIN = (*POOLED, "metric", "protocol", *VARIED, "is_lossless", *TESTS, *COUNTS, "knobs", "also", "cell")
 
 
 def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000, seed: int = 0) -> pd.DataFrame:

@@ -8,11 +8,14 @@ import pytest
 import torch
 
 from sdbench.cli import main
+from sdbench.config import ConfigError, Model
 from sdbench.engines.native import timing
 from sdbench.lm.model import LM
 from sdbench.lm.quantized import QUANTIZED
+from sdbench.metrics.summary import summarise
 from sdbench.prepare import pair as pairs
 from sdbench.records import read
+from sdbench.report.sweep import sweeps_of
 from tests.records.equality import assert_same_records
 
 NAME = "micro-gsm8k-tiny"
@@ -127,6 +130,34 @@ def test_int8_of_target_draft_or_both_makes_cells_of_their_own_in_one_folder(tmp
         kind for kind, name in zip(kinds, cells["verifier"][cells["num_draft"] > 0], strict=True) if name == "lossless"
     ]
     assert sorted(map(str, lossless)) == sorted(str([a, b]) for a in (None, "int8") for b in (None, "int8"))
+
+
+@pytest.mark.slow
+def test_packed_weights_make_cells_of_their_own_in_one_folder_and_the_page_names_them(tmp_path):
+    half = [*tiny(tmp_path), "dtype=bfloat16"]
+    for words in ([], ["model.packed=false"], ["model.packed=true"]):
+        assert main([*half, *words]) == 0
+    results = read(tmp_path / "llama-tiny-gsm8k-tiny")
+    assert results.cells["verifier"].value_counts().to_dict() == dict.fromkeys(
+        ("target", "draft", "lossless", "ensemble"), 2
+    )
+    assert not results.generations.duplicated(["cell", "example"]).any()
+    summary = summarise(results, resamples=100)
+    assert summary["weights"].fillna("").value_counts().to_dict() == {"": 4, "packed": 4}
+    titles = {sweep.title for sweep in sweeps_of([results], [summary])}
+    assert titles == {"llama-tiny on gsm8k-tiny", "llama-tiny on gsm8k-tiny, weights packed"}
+
+
+def test_packed_weights_count_twice_and_need_a_cpu(tmp_path, capsys, monkeypatch):
+    def metadata(packed: bool | None, device: str = "cpu") -> pairs.PairMetadata:
+        model = Model("llama-tiny", "embedded:llama-tiny/target", "embedded:llama-tiny/draft", packed=packed)
+        return pairs.find(model, device=device, dtype="float32")
+
+    assert metadata(True).num_bytes == 2 * metadata(None).num_bytes == 2 * metadata(False).num_bytes
+    assert "model.packed must be true or false, got 2" in refused([*tiny(tmp_path), "model.packed=2"], capsys)
+    monkeypatch.setattr(pairs, "device_of", str)
+    with pytest.raises(ConfigError, match=r"model\.packed=true is for models on a CPU, and device=cuda was chosen"):
+        metadata(True, "cuda")
 
 
 def test_weights_that_cannot_be_quantised_here_are_one_sentence(tmp_path, capsys, monkeypatch):

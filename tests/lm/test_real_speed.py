@@ -85,3 +85,24 @@ def test_a_sweep_of_a_real_pair_takes_at_most_a_quarter_of_the_assisted_loops_ti
     assert row["low"] >= 4
     assert "at 10.5 [8.9, 11.8] times" in " ".join((COMMITTED / "README.md").read_text().split())
     assert [row[name] for name in ("median", "low", "high")] == pytest.approx([10.5, 8.9, 11.8], abs=0.0501)
+
+
+@pytest.mark.results
+@pytest.mark.parametrize(
+    ("what", "rows", "shown"),
+    [
+        ("a lossless round of 5 drafts", 1, ".78 [.65, .91]"),
+        ("a token of the target alone", 1, ".81 [.78, .82]"),
+        ("the prompts of both models, 128 tokens each", 1, ".55 [.43, .85]"),
+        ("a lossless round of 5 drafts", 16, ".79 [.77, .85]"),
+        ("a token of the target alone", 16, ".73 [.58, 1.19]"),
+        ("the prompts of both models, 128 tokens each", 16, ".77 [.75, .97]"),
+    ],
+)
+def test_packed_weights_gain_what_the_pages_say(what, rows, shown):
+    figures = pd.read_csv(COMMITTED / "speed.csv").set_index("name")
+    row = figures.loc[f"{what}, batch {rows}, T = 0: time with packed weights over that without"]
+    numbers = [float(number) for number in shown.replace("[", "").replace("]", "").replace(",", "").split()]
+    assert numbers == pytest.approx(list(row[["median", "low", "high"]]), abs=0.00501)
+    for page in (COMMITTED / "README.md", COMMITTED.parents[1] / "docs/guide.md"):
+        assert shown in " ".join(page.read_text().split())

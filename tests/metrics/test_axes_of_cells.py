@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import sdbench
-from sdbench.metrics.cells import main_knob, metric_of, scores_of, strict_value
+from sdbench.metrics.cells import main_knob, metric_of, scores_of, settings_of, strict_value
 from sdbench.metrics.summary import summarise
 from sdbench.records import Store
 from sdbench.report.sweep import sweeps_of
@@ -120,7 +120,34 @@ OPTIONS = {
     "top_k": (None, 20),
     "top_p": (None, 0.9),
     "dtype": ("torch.float32", "torch.float64"),
+    "weights": (None, "packed"),
 }
+
+
+@pytest.mark.parametrize(
+    ("checkpoints", "content", "weights"),
+    [
+        (("target",), {}, None),
+        (("target", "draft"), {"target_quantization": None, "draft_quantization": "int8"}, "plain and int8"),
+        (("target", "draft"), {"target_quantization": "int8", "draft_quantization": "int8"}, "int8"),
+        (("target (Q4_K_M GGUF)", "draft (Q8_0 GGUF)"), {}, "Q4_K_M and Q8_0"),
+        (
+            ("target (Q4_K_M GGUF)", "draft (Q4_K_M GGUF)"),
+            {"target_packed": True, "draft_packed": True},
+            "Q4_K_M packed",
+        ),
+    ],
+)
+def test_how_weights_are_stored_is_named(checkpoints, content, weights):
+    named = dict(zip(("checkpoint_target", "checkpoint_draft"), checkpoints, strict=False))
+    assert settings_of({**named, "content": content})["weights"] == weights
+
+
+def test_transformers_multiplies_by_weights_as_they_are():
+    content = {"target_packed": True, "draft_packed": True}
+    cell = {"checkpoint_target": "t (Q4_K_M GGUF)", "checkpoint_draft": "d (Q4_K_M GGUF)", "content": content}
+    shown = {rule: settings_of({**cell, "verifier": rule})["weights"] for rule in ("lossless", "generate", "assisted")}
+    assert shown == {"lossless": "Q4_K_M packed", "generate": "Q4_K_M", "assisted": "Q4_K_M"}
 
 
 @pytest.mark.parametrize("names", [*combinations(OPTIONS, 1), *combinations(OPTIONS, 2)], ids="+".join)
@@ -132,6 +159,8 @@ def test_sweeps_of_one_folder_have_names_columns_and_numbers_of_their_own(tmp_pa
         given = dict(zip(names, values, strict=True))
         if dtype := given.pop("dtype", None):
             given |= {"target_dtype": dtype, "draft_dtype": dtype}
+        if given.pop("weights", None):
+            given |= {"target_packed": True, "draft_packed": True}
         for rule, w in (("target", None), ("draft", None), ("lossless", None), ("ensemble", 0.5)):
             roles = {rule} & {"target", "draft"} or {"target", "draft"}
             others = {"target", "draft"} - roles
