@@ -73,8 +73,10 @@ class PackedLayers:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let the layers multiply by their packed weights. Outside, the model is as it was."""
-        for values, forward in self._forwards:
+        """Let the layers multiply by their packed weights, unless gradients are recorded, which such a product does not have.
+        Outside, the model is as it was.
+        """
+        for values, forward in () if torch.is_grad_enabled() else self._forwards:
             values["forward"] = forward
         try:
             yield

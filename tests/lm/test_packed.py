@@ -69,12 +69,24 @@ def test_every_linear_layer_multiplies_by_its_packed_weight_and_the_model_is_lef
     assert not any("forward" in vars(module) for module in model.modules())
 
 
+def test_gradients_are_those_without_packing():
+    """Trainings of heads read the target's head with gradients; the packed product has none."""
+    model, states = tiny("llama").float(), torch.randn(3, 32, generator=torch.Generator().manual_seed(0))
+    gradients = []
+    for store in (None, PackedWeights()):
+        lm, x = LM(model, capture="off", packed=store), states[:, : model.config.hidden_size].clone().requires_grad_()
+        lm.read_out(x).logsumexp(-1).sum().backward()
+        gradients.append(x.grad)
+    assert gradients[0].abs().max() > 0
+    assert torch.equal(*gradients)
+
+
 def test_a_failing_forward_leaves_the_model_as_it_was():
     model = tiny("llama").float()
     lm = LM(model, packed=PackedWeights())
     cache = lm.cache(1, 64)
     plan = lm.plan(torch.tensor([[0]]), cache, 64)
-    with pytest.raises(IndexError):
+    with torch.inference_mode(), pytest.raises(IndexError):
         lm.forward(torch.tensor([[10**6]]), plan, cache)
     assert not any("forward" in vars(module) for module in model.modules())
 
