@@ -1,7 +1,7 @@
 """Linear layers on a CPU with weights in oneDNN's own layout.
 
-A product of several rows with a weight as PyTorch keeps it, [O,I], rearranges the weight each time, and in bfloat16 a product of
-one row uses a slower kernel. A copy that is rearranged once avoids both, for as much memory as the weights take.
+PyTorch keeps a weight [O,I] in the order of its rows. The product of oneDNN with such a weight is slower than with one in its
+blocked layout. So a copy in that layout pays, for as much memory as the weights take (docs/guide.md has what it gains).
 """
 
 from collections.abc import Callable, Iterator, Sequence
