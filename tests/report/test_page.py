@@ -11,7 +11,7 @@ import lxml.html
 import pytest
 
 from sdbench.metrics import summary
-from sdbench.metrics.cells import SETTINGS
+from sdbench.metrics.cells import VARIED
 from sdbench.metrics.export import metrics_of
 from sdbench.records import Store
 from sdbench.report import page as pages
@@ -207,7 +207,7 @@ def test_every_measure_and_word_is_defined(tree):
     assert {*TERMS, *(measure.title for measure in MEASURES.values())} <= set(terms)
     columns = {column for table in PAGE_TABLES.values() for column in table}
     assert columns <= set(MEASURES)
-    labels = {"metric", "is_lossless", "knobs", "also", "cell", "protocol", "dtype", *SETTINGS}
+    labels = {"metric", "is_lossless", "knobs", "also", "cell", "protocol", *VARIED}
     assert {*summary.WITH_INTERVALS, *summary.PLAIN} - labels <= set(MEASURES)
 
 
