@@ -122,7 +122,9 @@ def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
         names = [f"{folder}-{name}" for folder, name in zip(folders, names, strict=True)]
     for setting in VARIED:
         if len(set(names)) < len(names):
-            names = _with_ends(names, [f"{setting}-{given[setting]}".replace(" ", "-") for given in settings])
+            values = [given[setting] for given in settings]
+            ends = ["" if value is None else f"{setting}-{value}".replace(" ", "-") for value in values]
+            names = _with_ends(names, ends)
     repeats = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]
 

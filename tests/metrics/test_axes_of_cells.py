@@ -176,5 +176,7 @@ def test_sweeps_of_one_folder_have_names_columns_and_numbers_of_their_own(tmp_pa
     assert [len(sweep.cells) for sweep in sweeps] == [4] * num_sweeps
     assert len({sweep.title for sweep in sweeps}) == num_sweeps
     assert not any("sweep 2" in sweep.title for sweep in sweeps), "a title says what differs"
+    assert not any("None" in name for sweep in sweeps for name in (sweep.title, sweep.suffix))
+    assert len({sweep.suffix for sweep in sweeps}) == num_sweeps
     assert all(summary[name].nunique(dropna=False) == 2 for name in names)
     assert summary.groupby("verifier")["difference"].count()["ensemble"] == num_sweeps
