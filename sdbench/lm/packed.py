@@ -52,7 +52,7 @@ class PackedWeights:
     def layers_of(self, model: nn.Module) -> "PackedLayers":
         """Pack the weights of all plain linear layers of a model; ValueError if this machine or model cannot use them."""
         refuse_unpackable(model)
-        linears = [m for m in model.modules() if type(m) is nn.Linear and "forward" not in vars(m)]
+        linears = [m for m in model.modules() if type(m) is nn.Linear]
         copies = [self._copies.setdefault(id(linear.weight), PackedWeight()) for linear in linears]
         for linear, copy in zip(linears, copies, strict=True):
             copy.of(linear.weight)
@@ -74,14 +74,16 @@ class PackedLayers:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """Let the layers multiply by their packed weights, unless gradients are recorded, which such a product does not have.
-        Outside, the model is as it was.
+        Outside, the model is as it was. A layer whose `forward` somebody has replaced keeps it.
         """
-        for values, forward in () if torch.is_grad_enabled() else self._forwards:
+        forwards = () if torch.is_grad_enabled() else self._forwards
+        replaced = [(values, forward) for values, forward in forwards if "forward" not in values]
+        for values, forward in replaced:
             values["forward"] = forward
         try:
             yield
         finally:
-            for values, _ in self._forwards:
+            for values, _ in replaced:
                 values.pop("forward", None)
 
     def renew(self) -> None:

@@ -91,6 +91,24 @@ def test_a_failing_forward_leaves_the_model_as_it_was():
     assert not any("forward" in vars(module) for module in model.modules())
 
 
+@pytest.mark.parametrize("is_early", [True, False])
+def test_a_forward_that_somebody_has_replaced_runs_and_stays(is_early):
+    model = tiny("llama").float()
+    layer, ran = model.model.layers[0].mlp.up_proj, []
+
+    def replacement(x: torch.Tensor) -> torch.Tensor:
+        ran.append(x.shape)
+        return -nn.functional.linear(x, layer.weight)
+
+    lm = None if is_early else LM(model, capture="off", packed=PackedWeights())
+    layer.forward = replacement
+    packed = logits_of(lm or LM(model, capture="off", packed=PackedWeights()))
+    assert len(ran) >= 1
+    assert vars(layer)["forward"] is replacement
+    plain = logits_of(LM(model, capture="off"))
+    assert (packed - plain).abs().max() <= 1e-5 * plain.abs().max()
+
+
 def test_texts_are_those_without_packing():
     target, draft = (model.float() for model in pair("llama"))
     plain, packed = (Engine(target, draft, capture="off", packed=is_packed) for is_packed in (False, True))
