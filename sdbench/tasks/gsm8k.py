@@ -118,6 +118,7 @@ PROTOCOLS: Mapping[str, MathProtocol] = MathProtocol.read(
             "fixed_shots": wei("The final answer is {}"),
         },
         "diversed": {"strict": diversed_strict, "flexible": diversed_flexible, "gold": diversed_flexible},
+        "plan": {"strict": by_pattern(r"####\s*\$?(-?[0-9.,]+)", -1)},
     },
 )
 

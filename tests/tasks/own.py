@@ -24,6 +24,7 @@ GSM8K_FORMS = {
     "cot": "Some reasons. The answer is {}.",
     "llama": "Some reasons. The final answer is {}",
     "diversed": "Some reasons.\n#### {}",
+    "plan": "Some steps.\n\n### Solution\nSome reasons.\n#### ${}",
 }
 
 

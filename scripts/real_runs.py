@@ -1,0 +1,193 @@
+"""results/real/runs.md: does the command do with a real pair what it promises? Memory, a kill and a second dtype.
+
+    python scripts/real_runs.py TARGET DRAFT data=humaneval.jsonl [parts=memory,kill] [rows=1,8,32] [n=3] [tokens=48]
+                                [runs=FOLDER] [out=results/real]
+
+TARGET and DRAFT are GGUF files or folders; each figure is of whole commands, `python -m sdbench`, in processes of their own.
+
+- memory: for each of `rows`, what --plan says for a batch of so many rows, and the peak of the run's memory beyond that of a run of
+  a toy pair, which imports the same libraries. With weights as they are, and with model.packed=true.
+- kill: a run of n problems is killed (SIGKILL) when its first texts are recorded, and the same command continues; then the
+  same in float32 in the same folder. Its records must equal those of an undisturbed folder, texts and counts, and its page must
+  name both dtypes.
+
+`out` gets runs.csv and runs.md; rows of parts that are not measured stay. The exit status is 1 if a figure misses its bound.
+"""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pandas as pd
+
+from sdbench.files import write_whole
+from sdbench.metrics.markup import markdown
+from sdbench.records import read
+from sdbench.words import choose, exit_on_mistake, parse_words
+
+DEFAULTS = {
+    "parts": "memory,kill",
+    "rows": "1,8,32",
+    "n": "3",
+    "tokens": "48",
+    "runs": "",
+    "out": "results/real",
+}
+DTYPES = ("bfloat16", "float32")
+BOUND = 0.15  # of the planned memory
+GIB = 2**30
+PLANNED = re.compile(r"memory: ([\d.]+) GiB of weights \+ ([\d.]+) of keys and values \+ ([\d.]+) of distributions")
+COLUMNS = ("what", "wanted", "measured", "is_met")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The words that all commands share, and what follows from them."""
+
+    target: str
+    draft: str
+    data: str
+    tokens: int
+
+    def command(self, folder: Path, **options: object) -> list[str]:
+        words = {
+            "model.target": self.target,
+            "model.draft": self.draft,
+            "model.name": "pair",
+            "task": "humaneval",
+            "task.data": self.data,
+            "task.seed": "null",
+            "temperature": 0,
+            "w": 0.5,
+            "max_new_tokens": self.tokens,
+            "timing": "off",
+            "report": "off",
+            "results": folder,
+        }
+        return [sys.executable, "-m", "sdbench", *(f"{key}={value}" for key, value in (words | options).items())]
+
+
+@dataclass(frozen=True)
+class Row:
+    what: str
+    wanted: str
+    measured: str
+    is_met: bool
+
+
+def run(command: list[str]) -> tuple[str, int]:
+    """Run a command to its end; return its output and its peak of memory in bytes. A RuntimeError if it fails."""
+    with tempfile.TemporaryFile("w+") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
+        _, status, usage = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        output.seek(0)
+        text = output.read()
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {text[-2000:]}")
+    return text, usage.ru_maxrss * 1024
+
+
+def memory(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
+    """Yield the planned and the measured peak for each number of rows."""
+    small = ("n=1", "w=null", "max_new_tokens=2", "timing=off", "report=off", f"results={folder / 'imports'}")
+    _, imports = run([sys.executable, "-m", "sdbench", "model=llama-tiny", "task=gsm8k-tiny", *small])
+    for name, packed in {"": {}, ", packed weights": {"model.packed": "true"}}.items():
+        for rows in map(int, options["rows"].split(",")):
+            where = folder / f"memory-{rows}{'-packed' * bool(packed)}"
+            words = pair.command(where, n=rows, batch_size=rows, dtype="bfloat16", **packed)
+            said = PLANNED.search(run([*words, "--plan"])[0])
+            assert said, "--plan says no memory"
+            planned, measured = sum(map(float, said.groups())), (run(words)[1] - imports) / GIB
+            is_met = abs(measured / planned - 1) <= BOUND
+            yield Row(f"memory of {rows} rows{name}", f"{planned:.2f} GiB ± 15 %", f"{measured:.2f} GiB", is_met)
+
+
+def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
+    """Yield how a killed run's records compare with an undisturbed one's, in one dtype and then in another in the same folder."""
+    from tests.records.equality import assert_same_records
+
+    num, killed, calm = int(options["n"]), folder / "killed", folder / "calm"
+    for count, dtype in enumerate(DTYPES, 1):
+        before = num_texts(killed)
+        commands = [pair.command(where, n=num, batch_size=1, dtype=dtype) for where in (killed, calm)]
+        process = subprocess.Popen(commands[0], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while num_texts(killed) == before and process.poll() is None:
+            time.sleep(0.2)
+        process.send_signal(signal.SIGKILL)
+        was_killed, held = process.wait() == -signal.SIGKILL, num_texts(killed) - before
+        for command in commands:
+            run(command)
+        whole, num_cells = num_texts(killed), len(read(calm / "pair-humaneval").cells)
+        try:
+            assert_same_records(killed / "pair-humaneval", calm / "pair-humaneval")
+            compared = "equal to"
+        except AssertionError as error:
+            compared = f"other than ({error})"
+        is_met = was_killed and 0 < held < num_cells * num // count and compared == "equal to"
+        wanted = f"{num_cells * num} texts, equal to those of an undisturbed run"
+        measured = f"{whole} texts, {held} of them before the kill, {compared} those of an undisturbed run"
+        yield Row(f"kill -9 and the same command again, {dtype}", wanted, measured, is_met and whole == num_cells * num)
+    run([sys.executable, "-m", "sdbench", "report", str(killed / "pair-humaneval")])
+    page = (killed / "pair-humaneval" / "report.html").read_text()
+    named = [dtype for dtype in DTYPES if dtype in page]
+    yield Row("dtypes on the page of one folder", " and ".join(DTYPES), " and ".join(named), len(named) == len(DTYPES))
+
+
+def num_texts(folder: Path) -> int:
+    """Return how many texts all parts of the records hold, one that was written twice counted twice."""
+    import pyarrow.parquet as pq
+
+    parts = (folder / "pair-humaneval" / "records").glob("generations-*.parquet")
+    return sum(pq.read_metadata(part).num_rows for part in parts)
+
+
+PARTS = {"memory": memory, "kill": kill}
+
+
+def write(out: Path, rows: list[Row]) -> None:
+    """Add rows to those of `out`; a row of the same name is replaced."""
+    path, table = out / "runs.csv", pd.DataFrame([vars(row) for row in rows], columns=COLUMNS)
+    if path.is_file():
+        table = pd.concat([pd.read_csv(path), table]).drop_duplicates("what", keep="last")
+    out.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path, index=False)
+    head = ["what", "wanted", "measured", "met"]
+    cells = [[*map(str, row[:3]), "yes" if row[3] else "**no**"] for row in table.itertuples(index=False)]
+    about = (
+        "Whole commands on the real pair, HumanEval at T = 0, on the CPU. Memory: `--plan`'s sum of weights, keys and values and\n"
+        "distributions in bfloat16, and the peak of the run beyond that of a run of a toy pair, which imports the same libraries.\n"
+        "Written by `python scripts/real_runs.py`."
+    )
+    write_whole(out / "runs.md", f"# What the command promises\n\n{about}\n\n{markdown(head, cells, num_left=4)}")
+
+
+def main(words: list[str]) -> int:
+    with exit_on_mistake("real_runs", __doc__, words):
+        given = parse_words(words, {**DEFAULTS, "data": ""})
+        if len(given.paths) != 2 or "data" not in given.options:
+            raise ValueError("give TARGET, DRAFT and data=humaneval.jsonl")
+        options = DEFAULTS | dict(given.options)
+        parts = choose("parts", options["parts"], PARTS)
+    pair = Pair(*given.paths, options["data"], int(options["tokens"]))
+    rows: list[Row] = []
+    with tempfile.TemporaryDirectory() as folder:
+        for part in parts:
+            for row in PARTS[part](pair, Path(options["runs"] or folder), options):
+                rows.append(row)
+                print(row, flush=True)
+                write(Path(options["out"]), rows)
+    return int(not all(row.is_met for row in rows))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
