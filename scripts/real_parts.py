@@ -1,5 +1,5 @@
 """Divide the records of a real run into the parts that results/real shows: w, other rules, draft lengths, drafters, their prices,
-latency.
+latency, a learned weight.
 
 One folder of records holds them all, so that their baselines are decoded once.
 """
@@ -16,10 +16,11 @@ from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
 TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
-PARTS = ("", "rules", "lengths", "drafters", "prices", "latency", "assisted", "packed")
-TIMED = ("latency", "assisted", "packed")  # parts with only the times of few texts, of records whose names end so
+PARTS = ("", "rules", "learned", "lengths", "drafters", "prices", "latency", "assisted", "packed")
+TIMED = ("latency", "assisted", "packed")  # parts with only the times of few texts
+NAMED = (*TIMED, "learned")  # parts that have all cells of records whose names end so
 OF_DRAFTERS = ("drafters", "prices")
-FORMS = ("evalplus",)  # protocols beside a task's usual one
+FORMS = ("evalplus", "plan")  # protocols beside a task's usual one
 NUM_DRAFT = 5
 MARGINS = (5.0, 2.0)  # points of quality that a setting to ship may lose
 WEIGHT = 0.7  # of the ensemble, beside which other rules stand
@@ -63,12 +64,12 @@ class RealFolder:
 
 def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
     """Yield each part that the records hold, by the folder it goes to. Records called …-latency, …-assisted or …-packed are of
-    few texts: only the times of their settings are shown.
+    few texts: only the times of their settings are shown. Those called …-learned are a part of their own, too.
     """
-    timed = next((part for part in TIMED if results.name.endswith(f"-{part}")), None)
+    named = next((part for part in NAMED if results.name.endswith(f"-{part}")), None)
     cells = table_of(results.cells)
     cells = cells.assign(is_timed=cells.index.isin(results.timings["cell"]))
-    if timed is None:  # transformers' own generation is only timed
+    if named not in TIMED:  # transformers' own generation is only timed
         cells = cells[cells.index.isin(results.generations["cell"])]
     has_own_draft = own_draft(results) is not None
     seen: set[str] = set()
@@ -79,7 +80,7 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
         stem += f"-T{first['temperature']:g}" if first["temperature"] > 0 else ""
         for part, choose in CHOICES.items():
             keys = choose(sweep)
-            if not keys or (has_own_draft and part not in OF_DRAFTERS) or (part if part in TIMED else None) != timed:
+            if not keys or (has_own_draft and part not in OF_DRAFTERS) or (part if part in NAMED else None) != named:
                 continue
             name = f"{stem}-{part}" if part else stem
             if name in seen:
@@ -173,9 +174,14 @@ def _latency(cells: pd.DataFrame) -> list[str]:
     return cells.index[cells["is_timed"]].tolist()
 
 
+def _all(cells: pd.DataFrame) -> list[str]:
+    return cells.index.tolist()
+
+
 CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "": _swept,
     "rules": _rules,
+    "learned": _all,
     "lengths": _lengths,
     "drafters": _drafters,
     "prices": _prices,

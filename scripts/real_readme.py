@@ -40,6 +40,7 @@ HEAD_OF_LATENCY = (
 )
 HEADINGS = {
     "rules": "Other rules",
+    "learned": "A learned weight",
     "lengths": "Draft lengths",
     "drafters": "Drafters",
     "prices": "Prices of drafters",
@@ -77,7 +78,12 @@ A pass like those of latency, with `model.packed=true`: this engine multiplies b
 weights as they are. Here too, compare assisted generation with the prompt.
 
 """
-BEFORE = {"prices": PRICES, "latency": LATENCY, "assisted": ASSISTED, "packed": PACKED}
+LEARNED = """\
+`diversed`: the ensemble whose weight w at a position is read from the target's entropy there, by a head that was trained on
+other rows ([wmt-head](wmt-head)); the offset is added to the logit of w.
+
+"""
+BEFORE = {"learned": LEARNED, "prices": PRICES, "latency": LATENCY, "assisted": ASSISTED, "packed": PACKED}
 
 
 def row_of(folder: Path) -> list[str]:

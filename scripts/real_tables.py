@@ -5,7 +5,7 @@
 
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices` and,
-of records called …-latency, …-assisted and …-packed, `latency`, `assisted` and `packed`. Files are
+of records called …-learned, …-latency, …-assisted and …-packed, `learned`, `latency`, `assisted` and `packed`. Files are
 summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
 text) and, at T = 0, equal_texts.csv; for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w
 also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of

@@ -170,6 +170,15 @@ def test_records_called_after_a_timed_part_show_only_what_was_timed(part, tmp_pa
         assert rows[names.index(f"ensemble w=0.7 K={k}")][-1].startswith(f"{strict / lenient:.2f} [")
 
 
+def test_records_called_after_a_learned_weight_are_one_table_with_all_settings(tmp_path):
+    run = run_of(tmp_path / "pair-humaneval-learned", ws=(0.5, 0.7), epsilons=(0.3,), temperature=0.0, n=24)
+    real_tables.main([str(run), f"out={tmp_path / 'out'}"])
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == ["humaneval-learned"]
+    alone = {("target", -1, 0), ("draft", -1, 0)}
+    drafting = {("lossless", -1, 5), ("ensemble", 0.5, 5), ("ensemble", 0.7, 5), ("typical", -1, 5)}
+    assert settings_of(tmp_path / "out/humaneval-learned") == alone | drafting
+
+
 @pytest.mark.results
 def test_the_time_of_a_setting_to_ship_is_that_of_the_latency_part(tmp_path):
     folder = tmp_path / "wmt"
@@ -217,6 +226,8 @@ def test_a_sampled_run_is_a_table_of_its_own(tmp_path):
     [
         ("wmt-T1", "wmt, T = 1"),
         ("humaneval-evalplus", "humaneval (evalplus)"),
+        ("gsm8k-plan-rules", "gsm8k (plan)"),
+        ("wmt-T1-learned", "wmt, T = 1"),
         ("smollm2-135m-humaneval-drafters", "smollm2-135m, humaneval"),
         ("gsm8k-lengths", "gsm8k"),
     ],
