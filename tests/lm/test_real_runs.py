@@ -32,3 +32,6 @@ def test_the_command_did_on_the_real_pair_what_it_promises():
     assert table["is_met"].all()
     assert {"memory of 1 rows", "memory of 32 rows, packed weights"} <= set(table["what"])
     assert table["what"].str.startswith("kill -9").sum() == 2
+    numbers = table[table["what"].str.startswith("memory")]
+    shares = [float(row.measured.split()[0]) / float(row.wanted.split()[0]) for row in numbers.itertuples()]
+    assert (round(min(shares), 2), round(max(shares), 2)) == (0.86, 0.91), "what results/README.md says"
