@@ -99,7 +99,7 @@ class EnsembleTraining(Trainer[EnsembleRecipe]):
             "weight": float(w.mean()),
             "spread": float(w.std()),
         }
-        self._write_curve(row)
+        self._write_curve([*self.rows, row])
         if not COLLAPSED <= row["weight"] <= 1 - COLLAPSED:
             raise ConfigError(
                 f"the head has collapsed at step {step + 1}, its mean weight is {row['weight']:.3f}: "
@@ -111,6 +111,7 @@ class EnsembleTraining(Trainer[EnsembleRecipe]):
         return Head("ensemble", self.recipe.features, self.state()["weights"], card or {})
 
     def save(self) -> None:
+        self._write_curve(self.rows)  # without steps of an interrupted run that came after its last checkpoint
         last, measures = self.rows[-20:], ("reward", "acceptance", "weight", "spread")
         metadata = {
             **self.metadata(),
@@ -121,12 +122,12 @@ class EnsembleTraining(Trainer[EnsembleRecipe]):
         }
         self._head(metadata).save(self.out)
 
-    def _write_curve(self, row: dict[str, float]) -> None:
+    def _write_curve(self, rows: Sequence[dict[str, float]]) -> None:
         self.out.mkdir(parents=True, exist_ok=True)
         with replace_on_success(self.out / "curve.csv") as part, open(part, "w", newline="") as file:
-            writer = csv.DictWriter(file, list(row))
+            writer = csv.DictWriter(file, list(rows[0]))
             writer.writeheader()
-            writer.writerows([*self.rows, row])
+            writer.writerows(rows)
 
 
 def advantages(rewards: Sequence[float], samples: int) -> list[float]:
