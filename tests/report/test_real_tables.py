@@ -266,6 +266,22 @@ def test_other_draft_lengths_on_word_problems_are_what_the_documentation_says():
 
 
 @pytest.mark.results
+def test_relaxing_the_plan_alone_gains_and_loses_what_the_readme_says():
+    table = pd.read_csv(COMMITTED / "gsm8k-plan-rules/summary.csv").set_index("verifier")
+    assert (table["n"] == 50).all()
+    lossless, within, everywhere = table.loc[["lossless", "within", "topk-relaxed"], "tokens_per_round"]
+    assert 0.6 < (within - lossless) / (everywhere - lossless) < 0.7
+    losses = {
+        rule: [f"{-100 * table.loc[rule, f'difference{end}']:.1f}".replace("-", "−") for end in ("", "_high", "_low")]
+        for rule in ("topk-relaxed", "within")
+    }
+    (a, b, c), (d, e, f) = losses.values()
+    assert f"at {lossless:.2f} tokens a round" in prose()
+    assert f"emits {everywhere:.2f} and loses {a} points [{b}, {c}]" in prose()
+    assert f"{within:.2f} for {d} [{e}, {f}]" in prose()
+
+
+@pytest.mark.results
 def test_retrieval_from_general_code_gains_and_loses_what_the_documentation_says():
     table = (
         pd.read_csv(COMMITTED / "humaneval-drafters/summary.csv").query("drafter == 'retrieval'").set_index("verifier")
