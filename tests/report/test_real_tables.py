@@ -310,6 +310,13 @@ def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
     [
         ("humaneval-assisted", "assisted", None, 5, "speedup_end_to_end", "1.37 [1.27, 1.48]"),
         ("humaneval-assisted", "lossless", None, 5, "speedup_end_to_end", "1.35 [1.25, 1.47]"),
+        ("wmt-assisted", "typical", 0.05, 1, "speedup", "1.27 [1.22, 1.31]"),
+        ("wmt-assisted", "typical", 0.05, 5, "speedup", "1.45 [1.15, 1.83]"),
+        ("wmt-assisted", "typical", 0.05, 5, "time_ratio", "1.01 [.63, 1.21]"),
+        ("wmt-assisted", "lossless", None, 1, "speedup", "1.13 [1.06, 1.21]"),
+        ("wmt-assisted", "lossless", None, 5, "speedup", ".74 [.65, .84]"),
+        ("wmt-assisted", "lossless", None, 1, "speedup_end_to_end", "1.09 [1.02, 1.15]"),
+        ("wmt-assisted", "assisted", None, 1, "speedup_end_to_end", "1.12 [1.04, 1.20]"),
         ("humaneval-packed", "lossless", None, 5, "speedup_end_to_end", "1.44 [1.31, 1.57]"),
         ("humaneval-packed", "assisted", None, 5, "speedup_end_to_end", "1.28 [1.17, 1.40]"),
         ("humaneval-packed", "generate", None, 0, "speedup_end_to_end", ".89 [.86, .92]"),
