@@ -11,7 +11,8 @@ TARGET and DRAFT are GGUF files or folders; each figure is of whole commands, `p
   same in float32 in the same folder. Its records must equal those of an undisturbed folder, texts and counts, and its page must
   name both dtypes.
 
-`out` gets runs.csv and runs.md; rows of parts that are not measured stay. The exit status is 1 if a figure misses its bound.
+`runs` keeps the records, and must be empty or new: a run that finds its texts decodes none. `out` gets runs.csv and runs.md; rows
+of parts that are not measured stay. The exit status is 1 if a figure misses its bound.
 """
 
 import os
@@ -178,6 +179,13 @@ def main(words: list[str]) -> int:
             raise ValueError("give TARGET, DRAFT and data=humaneval.jsonl")
         options = DEFAULTS | dict(given.options)
         parts = choose("parts", options["parts"], PARTS)
+        for name in ("rows", "n", "tokens"):
+            if not all(number.isdecimal() and int(number) for number in options[name].split(",")):
+                raise ValueError(
+                    f"{name} must be a whole number above 0, rows also several with commas, got {options[name]}"
+                )
+        if options["runs"] and Path(options["runs"]).is_dir() and any(Path(options["runs"]).iterdir()):
+            raise ValueError(f"{options['runs']} is not empty: give another runs=, or none")
     pair = Pair(*given.paths, options["data"], int(options["tokens"]))
     rows: list[Row] = []
     with tempfile.TemporaryDirectory() as folder:

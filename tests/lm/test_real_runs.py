@@ -11,6 +11,16 @@ from scripts import real_runs
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.parametrize(
+    ("word", "reason"), [("n=x", "got x"), ("rows=1,a", "got 1,a"), ("tokens=0", "got 0"), ("runs=.", "is not empty")]
+)
+def test_a_bad_option_is_one_sentence(word, reason, capsys):
+    with pytest.raises(SystemExit) as end:
+        real_runs.main(["target", "draft", "data=rows.jsonl", word])
+    assert end.value.code == 2
+    assert reason in capsys.readouterr().err
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_killed_run_of_a_toy_pair_has_the_records_of_an_undisturbed_one(tmp_path, monkeypatch):
