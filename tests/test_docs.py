@@ -16,6 +16,7 @@ from sdbench.metrics import summary
 from sdbench.records import schema
 from sdbench.records.measured import PLAIN
 from sdbench.subcommand import Exit
+from tests.test_architecture import LEFT, MAY_IMPORT
 
 ROOT = Path(__file__).parents[1]
 EXAMPLES = ROOT / "docs" / "examples"
@@ -127,6 +128,16 @@ def test_the_layout_lists_every_room():
         path.stem for path in (ROOT / "sdbench").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()
     }
     assert rooms - {"__init__", "__main__"} <= words
+
+
+def test_the_layout_says_who_may_import_whom_as_the_architecture_tests_do():
+    rooms = set(MAY_IMPORT) | {"left"}
+    for name, _, imports in (cells for cells in rows_below_title(ROOT / "docs/layout.md") if len(cells) == 3):
+        here = {word.strip("/") for word in QUOTED.findall(name)} & set(MAY_IMPORT)
+        words = {word for word in re.findall(r"[a-z_]+", imports) if word in rooms}
+        expected = words - {"left"} | (LEFT if "left" in words else set())
+        for room in here:
+            assert expected - {room} == MAY_IMPORT[room] - {room}, room
 
 
 DRAFTERS = ROOT / "docs" / "drafters.md"

@@ -48,7 +48,7 @@ def show_plan(run: Run) -> None:
     print(f"  {'all':<48} held {num_texts * len(cells) - todo.total():>7,}   missing {todo.total():>7,}")
     print(f"download: {_download(job)}")
     print(f"memory: {_memory(job, num_texts * len(cells))}")
-    print(f"time: {_hours(results, todo)}")
+    print(f"time: {_hours(results, todo, is_timed=run.timing is not None)}")
 
 
 def prefetch(run: Run) -> None:
@@ -88,7 +88,7 @@ def _memory(job: Job, num_texts: int) -> str:
     )
 
 
-def _hours(results: Results | None, todo: Mapping[str, int]) -> str:
+def _hours(results: Results | None, todo: Mapping[str, int], *, is_timed: bool = True) -> str:
     """Estimate hours from the latency passes in the records, one text at a time. This is an upper bound, since batches share
     calls.
     """
@@ -96,7 +96,7 @@ def _hours(results: Results | None, todo: Mapping[str, int]) -> str:
         return "nothing to decode"
     timings = None if results is None else results.timings
     if timings is None or timings.empty:
-        return "not known; n=4 measures it"
+        return "not known; n=4 measures it" if is_timed else "not known; n=4 without timing=off measures it"
     whole = timings[~timings["is_split"].astype(bool)]
     each_s = (whole["prefill_s"] + whole["decode_s"]).groupby(whole["cell"]).mean()
     usual_s = float(each_s.mean())

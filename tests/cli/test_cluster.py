@@ -172,3 +172,5 @@ def test_a_plan_counts_the_hours_of_what_is_missing_at_the_pace_that_was_timed(t
         == f"at most {wanted:.2f} h on such a machine, one text at a time; batches take less"
     )
     assert _hours(results, {cell: 0}) == "nothing to decode"
+    assert _hours(None, {cell: 1}) == "not known; n=4 measures it"
+    assert _hours(None, {cell: 1}, is_timed=False) == "not known; n=4 without timing=off measures it"
