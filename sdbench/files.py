@@ -18,9 +18,9 @@ def replace_on_success(path: Path, part: Path | None = None) -> Iterator[Path]:
     """Yield a temporary path beside `path`, a file or a folder, which is renamed to `path` at the end or removed after an
     error.
 
-    Its name contains the process id, since jobs that share a folder may write the same file; `part` replaces the suffix.
+    Its name is unique, since jobs that share a folder, also on several hosts, may write the same file; `part` replaces it.
     """
-    part = part or path.with_name(f".{path.name}.{os.getpid()}.part")
+    part = part or path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
         yield part
         os.replace(part, path)

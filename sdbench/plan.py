@@ -73,7 +73,7 @@ def share(
             if taken:
                 is_idle = False
                 yield [WorkItem(*key) for key in taken]
-            for item in store.elsewhere(batch):
+            for item in store.left_to_others(batch):
                 passed.setdefault(item[1], []).append(WorkItem(*item))
         waiting = passed
         if waiting and is_idle:

@@ -17,6 +17,7 @@ import sdbench
 from sdbench.metrics.summary import summarise
 from sdbench.records import Cell, GenerationRecord, SchemaError, Store, cell_key
 from sdbench.records import store as store_module
+from sdbench.records.measured import CallRecord
 from sdbench.records.parts import commit_table
 from sdbench.records.schema import generation_tables
 from tests.records.equality import assert_same_records
@@ -403,6 +404,38 @@ def test_a_failure_is_reported_until_a_record_makes_it_good(tmp_path: Path):
     assert len(sdbench.read(folder).problems) == 1
     write(folder, records(examples=3))
     assert sdbench.read(folder).problems == ()
+    with Store.open(folder) as store:
+        store.compact()
+    assert sdbench.read(folder).problems == (), "merged parts keep the run that wrote a text"
+
+
+def test_other_texts_of_the_run_that_failed_do_not_make_a_failure_good(tmp_path: Path):
+    with Store.open(tmp_path) as store:
+        store.add_cells([ENSEMBLE])
+        store.append_failure(ENSEMBLE.key, "ValueError: out of range")
+        store.append_generations(records(examples=1))  # decoded before the failure and scored after it
+    assert ["out of range" in p.message for p in sdbench.read(tmp_path).problems] == [True]
+
+
+def test_the_prices_of_a_pass_are_those_of_the_run_that_went_on_with_it_last(tmp_path: Path):
+    def price(kind: str, tokens: float, seconds: float) -> CallRecord:
+        return CallRecord("a", "cpu", "pair", kind, tokens, seconds, 20, "")
+
+    for prices in (
+        [price("target", 1, 3.0), price("verify", 5.5, 4.0)],
+        [price("target", 1, 2.0), price("verify", 5.4, 3.0)],
+    ):
+        with Store.open(tmp_path) as store:
+            store.append(prices)
+    with Store.open(tmp_path) as store:
+        store.compact()
+        store.append([dataclasses.replace(price("target", 1, 9.0), pass_id="b")])
+    calls = sdbench.read(tmp_path).calls
+    assert calls[["pass_id", "kind", "seconds"]].to_numpy().tolist() == [
+        ["a", "target", 2.0],
+        ["a", "verify", 3.0],
+        ["b", "target", 9.0],
+    ]
 
 
 def test_a_timing_counts_once_in_its_pass_and_machine(tmp_path: Path):

@@ -63,8 +63,8 @@ class Claims:
         self._mine: set[str] = set()
         self._beat_file = self._job_file(self.job)
         folder.mkdir(parents=True, exist_ok=True)
-        facts = {"boot": self._boot, "pid": os.getpid(), "start": start_of_process(os.getpid())}
-        self._beat_file.write_text(json.dumps(facts))
+        self._facts = json.dumps({"boot": self._boot, "pid": os.getpid(), "start": start_of_process(os.getpid())})
+        self._beat_file.write_text(self._facts)
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat_for_ever, args=(beat_s,), name="heartbeat", daemon=True)
         self._thread.start()
@@ -169,7 +169,7 @@ class Claims:
         try:
             return self._now() - path.stat().st_mtime < min(self.expire_s, UNSIGNED_S)
         except FileNotFoundError:
-            return False
+            return True  # another job has just released or removed it: try again
 
     def _bury(self, path: Path) -> bool:
         """Move a dead lock out of the way. False if another job did so first."""
@@ -189,13 +189,19 @@ class Claims:
 
     def _now(self) -> float:
         """Return the time of the file system's clock."""
-        os.utime(self._beat_file)
+        self._beat()
         return self._beat_file.stat().st_mtime
 
     def _beat_for_ever(self, beat_s: float) -> None:
         while not self._stop.wait(beat_s):
             with contextlib.suppress(OSError):  # a claim that cannot be renewed expires: at worst a duplicate
-                os.utime(self._beat_file)
+                self._beat()
+
+    def _beat(self) -> None:
+        try:
+            os.utime(self._beat_file)
+        except FileNotFoundError:  # this job was suspended for so long that another one took it for dead
+            self._beat_file.write_text(self._facts)
 
     def _job_file(self, job: str) -> Path:
         return self.folder / f"job-{job}.json"

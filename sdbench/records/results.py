@@ -60,7 +60,7 @@ class Results:
 
     @property
     def problems(self) -> tuple[Problem, ...]:
-        """Torn or missing parts, failures that no later record has corrected, cells whose `force` is unfinished."""
+        """Torn or missing parts, failures that no later run has corrected, cells whose `force` is unfinished."""
         self._judge()
         return tuple(self._snapshot.problems)
 
@@ -83,6 +83,12 @@ class Results:
     def config(self) -> dict[str, Any]:
         """The resolved configuration of the last run."""
         return next(reversed(self.configs.values()), {})
+
+    @cached_property
+    def timed_config(self) -> dict[str, Any]:
+        """The resolved configuration of the last run with a latency pass: the last run may have been one with timing=off."""
+        timed = (config for config in reversed(self.configs.values()) if isinstance(config.get("timing"), dict))
+        return next(timed, self.config)
 
     @cached_property
     def cells(self) -> pd.DataFrame:
@@ -157,7 +163,9 @@ class Results:
     @cached_property
     def calls(self) -> pd.DataFrame:
         """One row per measured cost of a call: pass_id, machine, model, kind, drafter ("" if unknown), tokens, seconds."""
-        calls = self._plain("calls", ("pass_id", "machine", "model", "kind", "drafter", "tokens"))
+        calls = self._rows_of_kind("calls")  # a run that continues a pass measures its calls anew, over the whole pass
+        calls = calls[calls["run"] == calls.groupby(["pass_id", "machine"])["run"].transform("max")]
+        calls = _without_duplicates(calls, ("pass_id", "machine", "model", "kind", "drafter", "tokens"))
         return calls.assign(drafter=calls["drafter"].fillna(""))
 
     @cached_property
@@ -230,6 +238,10 @@ class Results:
         return table.set_column(table.column_names.index("cell"), "cell", cells)
 
     def _plain(self, kind: str, key: Sequence[str]) -> pd.DataFrame:
+        return _without_duplicates(self._rows_of_kind(kind), key)
+
+    def _rows_of_kind(self, kind: str) -> pd.DataFrame:
+        """Return the rows of all parts of a kind, in the order of writing."""
         import pyarrow as pa
 
         empty = plain_table([], kind, run="")
@@ -237,7 +249,7 @@ class Results:
         for index, column in enumerate(table.schema):  # records from before a flag existed
             if pa.types.is_boolean(column.type):
                 table = table.set_column(index, column.name, table[column.name].fill_null(False))
-        return table.to_pandas().drop_duplicates(list(key), ignore_index=True).drop(columns="run")
+        return table.to_pandas()
 
     def _with_labels(self, frame: pd.DataFrame) -> pd.DataFrame:
         labels = self.cells[["cell", *LABELS]]
@@ -247,18 +259,18 @@ class Results:
         return frame
 
     def _judge(self) -> None:
-        """Find failures without a later record, unfinished epochs of `force`, and cells without a file."""
+        """Find failures without a record of a later run, unfinished epochs of `force`, and cells without a file."""
         rows = self._rows
-        cells, examples, stems, epochs = (rows[name].to_pylist() for name in ("cell", "example", "stem", "epoch"))
-        latest: dict[tuple[str, str | None], str] = {}
+        cells, examples, runs, epochs = (rows[name].to_pylist() for name in ("cell", "example", "run", "epoch"))
+        latest: dict[tuple[str, str | None], str] = {}  # the last run that wrote a text; its id begins with the time
         old: Counter[str] = Counter()
-        for cell, example, stem, epoch in zip(cells, examples, stems, epochs, strict=True):
+        for cell, example, run, epoch in zip(cells, examples, runs, epochs, strict=True):
             for scope in ((cell, example), (cell, None)):
-                latest[scope] = max(stem, latest.get(scope, ""))
+                latest[scope] = max(run or "", latest.get(scope, ""))
             old[cell] += epoch < self._snapshot.epochs.get(cell, 0)
         for failure in self._snapshot.failures:
             cell, example = failure["cell"], failure["example"]
-            if latest.get((cell, example), "") < failure["stem"]:
+            if latest.get((cell, example), "") <= failure["run"]:  # other texts of the same run prove nothing
                 where = cell if example is None else f"{cell}, example {example}"
                 self._snapshot.report("failure", where, failure["message"])
         for cell, num in old.items():
@@ -268,6 +280,10 @@ class Results:
                 self._snapshot.report(
                     "missing", cell, f"cell-{cell}.json is missing or torn: no labels for its records"
                 )
+
+
+def _without_duplicates(frame: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
+    return frame.drop_duplicates(list(key), ignore_index=True).drop(columns="run")
 
 
 def _keys(table: pa.Table) -> list[tuple[str, str, int]]:

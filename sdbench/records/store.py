@@ -140,8 +140,8 @@ class Store:
         keys = {(record.cell, record.example, record.sample) for record in records}
         self._seen.add(stem)
         self._held |= {key: self._epochs.get(key[0], 0) for key in keys}
-        self._give_back(keys)
-        self._wrote("generations", stem)
+        self._release(keys)
+        self._merge_if_many("generations", stem)
 
     def append(
         self, records: Sequence[TimingRecord | CallRecord | LoadRecord | OpenLoadRecord | PooledRecord | PartingRecord]
@@ -151,7 +151,7 @@ class Store:
             stem = new_stem()
             kind = next(kind for kind, record_type in PLAIN.items() if isinstance(records[0], record_type))
             commit_table(self._path(kind, stem), plain_table(records, kind, run=self.run), owner=self.claims.job)
-            self._wrote(kind, stem)
+            self._merge_if_many(kind, stem)
 
     def add_server(self, facts: Mapping[str, Any]) -> None:
         """Record facts about a server of this run; readers get them as part of the run's provenance."""
@@ -162,14 +162,14 @@ class Store:
         self._commit_json(f"drafter-{new_stem()}", {"run": self.run, "drafter": dict(facts)})
 
     def append_failure(self, cell: str, message: str, *, example: str | None = None) -> None:
-        """Record a failure, which counts until there is a later record of the same cell (and example).
+        """Record a failure, which counts until a later run has written a text of the same cell (and example).
 
         This job gives up the example (or the whole cell): it neither waits for it nor claims it again.
         """
         if self._is_given_up(cell, example):
             return
         self._given_up.add((cell, example))
-        self._give_back({key for keys in self._outstanding.values() for key in keys if self._is_given_up(*key[:2])})
+        self._release({key for keys in self._outstanding.values() for key in keys if self._is_given_up(*key[:2])})
         self._commit_json(
             f"failure-{new_stem()}", {"cell": cell, "example": example, "message": message, "run": self.run}
         )
@@ -218,7 +218,7 @@ class Store:
         self.claims.release(*done)
         return sorted(taken, key={item: n for n, item in enumerate(items)}.__getitem__)
 
-    def elsewhere(self, items: Iterable[GenerationKey]) -> list[GenerationKey]:
+    def left_to_others(self, items: Iterable[GenerationKey]) -> list[GenerationKey]:
         """Return those of `items` that are missing and neither claimed nor given up by this job, so are another job's."""
         held = self.held()
         left = [item for item in items if item not in held and unit_of(item) not in self._outstanding]
@@ -241,14 +241,14 @@ class Store:
     def _is_given_up(self, cell: str, example: str | None) -> bool:
         return bool({(cell, None), (cell, example)} & self._given_up)
 
-    def _wrote(self, kind: str, stem: str) -> None:
+    def _merge_if_many(self, kind: str, stem: str) -> None:
         self._stems[kind].append(stem)
         if len(self._stems[kind]) >= COMPACT_AT:
             merged = compact(self._snapshot(), self.records, kind, self._stems[kind], owner=self.claims.job)
             self._stems[kind] = []
             self._seen.update(merged)
 
-    def _give_back(self, done: set[GenerationKey]) -> None:
+    def _release(self, done: set[GenerationKey]) -> None:
         for unit in {unit_of(key) for key in done} & set(self._outstanding):
             self._outstanding[unit] -= done
         finished = [unit for unit, left in self._outstanding.items() if not left]

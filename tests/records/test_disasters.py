@@ -174,6 +174,17 @@ def test_a_heartbeat_keeps_a_claim_beyond_its_expiry_and_its_silence_ends_it(tmp
     mine.close()
 
 
+def test_a_job_that_was_suspended_and_taken_for_dead_goes_on(tmp_path: Path):
+    claims, other = Claims(tmp_path), Claims(tmp_path)
+    assert other.take("unit")
+    claims._beat_file.unlink()  # the other job swept it
+    assert not claims.take("unit")
+    assert other.is_alive(claims.job)
+    claims.close()
+    other.close()
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_claim_given_back_is_free(tmp_path: Path):
     one, two = Claims(tmp_path), Claims(tmp_path)
     assert one.take("unit")
@@ -240,6 +251,6 @@ def test_what_is_claimed_but_not_finished_is_given_back(tmp_path: Path):
     with Store.open(tmp_path) as two:
         assert one.take(items) == items
         assert two.take(items) == []
-        assert two.elsewhere(items) == items
+        assert two.left_to_others(items) == items
         one.close()
         assert two.take(items) == items
