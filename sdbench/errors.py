@@ -1,6 +1,18 @@
 """Quote exceptions of other libraries in messages."""
 
+# What a rule, a drafter or a metric of somebody's own may raise. Errors of the records and of engines end a run.
+FAILURES_OF_A_CELL = (
+    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError),
+    *(SyntaxError, TypeError, ValueError),
+)
+
 
 def first_line(error: Exception) -> str:
     """Return the first line of an exception's message, or the name of its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def sentence_of_failure(error: Exception) -> str:
+    """Return the class of an exception and the first line of its message."""
+    lines = str(error).splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -25,6 +25,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     from sdbench.report.build import DRAWN
     from sdbench.report.page.facts import warning_lines
 
+    content = _content(run)  # before the records are read: what another job adds from here on is not on this page
     outcome, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
     results, frame, summary = outcome.results[0], outcome.summaries[0], run.folder / "summary.csv"
     frame.to_csv(summary, index=False)
@@ -39,18 +40,19 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
     print_problems(results, {name: failed[key] for key, name in names_of_cells(cells).items() if key in failed})
     sys.stdout.flush()
     page = run.folder / "report.html"
-    if run.report and not is_drawn(run):
+    if run.report and not is_drawn(run, content):
         page = write(outcome).page
-        (run.folder / DRAWN).write_text(_content(run))
-    figures = sorted((run.folder / "figures").glob("pareto*.png"))[:1]
+        (run.folder / DRAWN).write_text(content)
+    has_page = is_drawn(run, content)
+    figures = sorted((run.folder / "figures").glob("pareto*.png"))[:1] if has_page else []
     for name, path in (
         ("records", run.folder),
         ("summary", summary),
         *(("figure", figure) for figure in figures),
-        *([("report", page)] if run.report else []),
+        *([("report", page)] if has_page else []),
     ):
         print(f"{name + ':':<9}{path}")
-    track(run, Findings(run.folder, results.config, frame, advice))
+    track(run, Findings(run.folder, results.config, frame, advice, has_page=has_page))
 
 
 def print_equal_texts(sweeps: Sequence[Sweep]) -> None:
@@ -77,12 +79,12 @@ def print_open_load(sweeps: Sequence[Sweep], keys: set[str]) -> None:
             print(line)
 
 
-def is_drawn(run: Run) -> bool:
+def is_drawn(run: Run, content: str) -> bool:
     """Return whether the page shows exactly these records. Parts never change, so their names identify their content."""
     from sdbench.report.build import DRAWN
 
     note = run.folder / DRAWN
-    return (run.folder / "report.html").is_file() and note.is_file() and note.read_text() == _content(run)
+    return (run.folder / "report.html").is_file() and note.is_file() and note.read_text() == content
 
 
 def _content(run: Run) -> str:

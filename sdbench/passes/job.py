@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING
@@ -18,9 +20,10 @@ from sdbench.subcommand import Exit, report_fault, sigterm_as_ctrl_c
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
-    from sdbench.engines.job import Job
+    from sdbench.engines.job import Job, Models
     from sdbench.passes.scoring import Scorers
 
+WAIT_S = 1.0
 PROMPTS_COMPARED = 64  # of those stored, evenly spread
 
 
@@ -89,11 +92,7 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
             if run.shard.index == 0:
                 measure_near_ties(job, store, models)
             if run.timing is not None and run.shard.index == 0:
-                timed = [point for point in planned if point.cell.key not in failed]
-                if any(point.role == "target" and point.cell.key in failed for point in planned):
-                    warn("the latency pass is left out: speeds are compared with the target alone, which has failed")
-                elif (plan := job.engine.plan_timing(job, timed, store)) is not None:
-                    models.decoder.time(plan)
+                _time(job, store, models, failed)
         for name in store.compact():
             warn(f"{name} was damaged: its records were recomputed, and the file was set aside as .torn-{name}")
     try:
@@ -101,6 +100,26 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
     except OSError as error:
         raise StoreError(cannot_write(run.folder, error)) from error
     return failed
+
+
+def _time(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> None:
+    """Run the latency pass over the cells that have not failed, after that of another process on this machine and folder."""
+    from sdbench.engines.latency import machine
+
+    if any(point.role == "target" and point.cell.key in failed for point in job.planned):
+        warn("the latency pass is left out: speeds are compared with the target alone, which has failed")
+        return
+    unit = f"timing on {machine()} {os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
+    if not store.claims.take(unit):
+        warn("another process is timing this folder on this machine: waiting for it, since two would slow each other")
+        while not store.claims.take(unit):
+            time.sleep(WAIT_S)
+    try:
+        timed = [point for point in job.planned if point.cell.key not in failed]
+        if (plan := job.engine.plan_timing(job, timed, store)) is not None:
+            models.decoder.time(plan)
+    finally:
+        store.claims.release(unit)
 
 
 def refuse_other_prompts(held: Mapping[str, str], job: Job) -> None:

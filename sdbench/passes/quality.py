@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import ConfigError
+from sdbench.errors import FAILURES_OF_A_CELL, sentence_of_failure
 from sdbench.passes.scoring import Scorers
 from sdbench.plan import Work, WorkItem
 from sdbench.prepare.cells import Point
@@ -75,11 +76,11 @@ class QualityPass:
             self._decode(work, bar)
         except ConfigError:  # a server that cannot be started is an error of the run, not of a cell
             raise
-        except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        except FAILURES_OF_A_CELL as error:
             work.is_done = True
             cells = {item.cell for item in work.items}
             if len(cells) == 1:
-                self.fail(work.items[0].cell, None, _sentence(error))
+                self.fail(work.items[0].cell, None, sentence_of_failure(error))
                 return
             self.scorers.drain(self.store, self.fail)
             held = self.store.held()
@@ -138,8 +139,3 @@ def _rounds(generation: Generation) -> Rounds | None:
 def _none_if_nan(values: Sequence[float] | None) -> Sequence[float] | None:
     """Return measures, or None for those with a NaN, which the rule does not define."""
     return None if values is None or any(value != value for value in values) else values
-
-
-def _sentence(error: Exception) -> str:
-    lines = str(error).splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

@@ -18,6 +18,7 @@ from dataclasses import replace
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
 
+from sdbench.errors import sentence_of_failure
 from sdbench.records import GenerationRecord, Store
 from sdbench.types import EngineError
 
@@ -128,10 +129,13 @@ class Scorers:
             except BrokenProcessPool:
                 self._replace_pool()
                 continue
-            except (ArithmeticError, LookupError, OSError, RuntimeError, TypeError, ValueError) as error:
+            except Exception as error:  # noqa: BLE001 - a metric may raise anything; the failure is recorded
                 self._flying.pop(0)
-                for record, _ in batch:
-                    failed(record.cell, record.example, f"scoring failed: {error}")
+                if len(batch) > 1:  # which text was it? The others still count
+                    for pair in batch:
+                        self._flying.append((self._submit(_score, *_arguments([pair])), [pair]))
+                else:
+                    failed(batch[0][0].cell, batch[0][0].example, f"scoring failed: {sentence_of_failure(error)}")
                 continue
             self._flying.pop(0)
             store.append_generations(

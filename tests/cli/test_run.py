@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pyarrow.parquet as pq
@@ -11,9 +12,11 @@ import torch
 from scripts.tiny.pairs import MAX_LENGTH
 from sdbench import tasks
 from sdbench.cli import main
+from sdbench.engines.latency import machine
 from sdbench.engines.native import timing
 from sdbench.lm.capture import CapturedSteps
 from sdbench.records import read
+from sdbench.records.claims import Claims
 from tests.records.equality import assert_same_records
 
 SUMMARY = [
@@ -182,6 +185,28 @@ def test_assisted_generation_is_timed_in_the_same_pass(words, tmp_path, no_figur
     count = len(results.timings)
     assert main(given) == 0
     assert len(read(tmp_path / NAME).timings) == count, "nothing is timed twice"
+
+
+def test_of_two_processes_on_a_folder_one_waits_until_the_other_has_timed(
+    words, tmp_path, no_figures, capsys, monkeypatch
+):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    given = untimed(words(tmp_path, w=0.3, n=2, temperature=0, **{"timing.examples": 2}))
+    other = Claims(tmp_path / NAME / "claims")
+
+    def end_of_the_other(seconds):
+        assert read(tmp_path / NAME).timings.empty
+        other.release(unit)
+
+    unit = f"timing on {machine()} "
+    monkeypatch.setattr("sdbench.passes.job.time", SimpleNamespace(sleep=end_of_the_other))
+    try:
+        assert other.take(unit)
+        assert main(given) == 0
+    finally:
+        other.close()
+    assert "another process is timing this folder on this machine: waiting" in capsys.readouterr().err
+    assert len(read(tmp_path / NAME).timings)
 
 
 def test_assisted_generation_needs_one_text_at_a_time_and_a_draft(words, tmp_path, capsys):

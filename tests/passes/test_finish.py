@@ -42,7 +42,15 @@ def test_the_terminal_prints_every_warning_of_the_page(tmp_path, capsys):
 
     names: Any = SimpleNamespace(name="llama-tiny")
     run: Any = SimpleNamespace(
-        folder=folder, margin=5.0, model=names, task=names, temperature=1.0, seed=0, report=False, tracker=None
+        folder=folder,
+        margin=5.0,
+        model=names,
+        task=names,
+        temperature=1.0,
+        seed=0,
+        report=False,
+        tracker=None,
+        timing=None,
     )
     finish.finish(run, [], {})
     assert "Warning" not in capsys.readouterr().out, "no cell of this run is in these records"

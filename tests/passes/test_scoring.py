@@ -66,3 +66,31 @@ def test_a_second_killed_worker_is_one_sentence(scorers):
     with pytest.raises(EngineError, match="killed twice"):
         running.drain(written, pytest.fail)
     assert len(written.records) == len(task.ids), "what was scored before is kept"
+
+
+class Fragile:
+    """A task whose metric fails on some texts."""
+
+    def __init__(self, task):
+        self.task = task
+
+    def score_all(self, pairs, truncated):
+        if any(text == "#### 2" for _, text in pairs):
+            raise AttributeError("'NoneType' object has no attribute 'group'")
+        return self.task.score_all(pairs, truncated)
+
+
+def test_a_text_whose_score_fails_costs_no_other_text_of_its_batch():
+    task, written, failures = tasks.load("gsm8k-tiny", n=4), Written(), []
+    running = Scorers(Fragile(task), workers=1)
+    try:
+        for number, example in enumerate(task.examples()):
+            ends = {"prompt_tokens": 1, "text": f"#### {number}", "finish": "eos", "ids": (1,)}
+            record = GenerationRecord("c", example.id, 0, **ends, origin=None, rounds=None, draft_ids=None)
+            running.put(record, example, written, pytest.fail)
+        running.drain(written, lambda *failure: failures.append(failure))
+    finally:
+        running.close()
+    lost = list(task.ids)[2]
+    assert {record.example for record in written.records} == set(task.ids) - {lost}
+    assert failures == [("c", lost, "scoring failed: AttributeError: 'NoneType' object has no attribute 'group'")]
