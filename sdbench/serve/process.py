@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.error import URLError
-from urllib.request import urlopen
+from urllib.request import ProxyHandler, build_opener
 
 from sdbench.config import ConfigError
 
 LAST_LINES = 12
 POLL_S = 0.2
+OPENER = build_opener(ProxyHandler({}))  # a server of this machine is never asked through a proxy
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 
@@ -45,7 +46,7 @@ class Server:
     def wait_until_ready(self, path: str, start_s: float) -> None:
         """Wait until the health page answers; raise ConfigError with the end of the log if the server ends or takes too long."""
         begin = time.monotonic()
-        while not self._is_healthy(path):
+        while self.process.poll() is not None or not self._is_healthy(path):  # it may be another server that answers
             code, reason = self.process.poll(), None
             if code is not None:
                 reason = f"ended with {ending_of(code)} before it was ready"
@@ -58,7 +59,7 @@ class Server:
 
     def _is_healthy(self, path: str) -> bool:
         try:
-            with urlopen(self.url + path, timeout=5) as response:
+            with OPENER.open(self.url + path, timeout=5) as response:
                 return response.status == 200
         except (URLError, OSError):
             return False

@@ -141,6 +141,16 @@ HTTP = ("engine=http", "engine.dialect=llamacpp", URL)
             {},
             "sdbench sets engine.args.parallel itself, from engine.slots",
         ),
+        (
+            ("engine=llamacpp", "+engine.args.draft-max=2"),
+            {},
+            "sdbench sets engine.args.draft-max itself, from num_draft=",
+        ),
+        (
+            ("engine=llamacpp", "+engine.speculative.spec_draft_n_max=2"),
+            {},
+            "sdbench sets engine.speculative.spec_draft_n_max itself, from num_draft=",
+        ),
     ],
     ids=str,
 )

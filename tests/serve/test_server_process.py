@@ -56,6 +56,23 @@ def test_it_is_ready_when_it_is_healthy_and_closing_leaves_nobody(how, serve):
     assert not any(map(is_alive, pids))
 
 
+def test_a_proxy_is_not_asked_about_a_server_of_this_machine(serve, monkeypatch):
+    monkeypatch.setenv("http_proxy", "http://127.0.0.1:9")
+    monkeypatch.delenv("no_proxy", raising=False)
+    server, _ = serve()
+    server.wait_until_ready("/health", 120)
+
+
+def test_another_server_on_the_port_of_one_that_died_does_not_count(serve):
+    healthy, _ = serve()
+    healthy.wait_until_ready("/health", 120)
+    dead, _ = serve("dies")
+    dead.url = healthy.url
+    dead.process.wait()
+    with pytest.raises(ConfigError, match="ended with code 1 before it was ready"):
+        dead.wait_until_ready("/health", 120)
+
+
 def test_one_that_dies_before_it_is_ready_says_its_last_lines(serve):
     server, pids = serve("dies")
     with pytest.raises(ConfigError, match="ended with code 1 before it was ready") as told:

@@ -7,6 +7,7 @@ import pytest
 
 from sdbench.cli.command import parse
 from sdbench.cli.compose import Composer
+from sdbench.config import ConfigError
 from sdbench.engines.job import join_repeated
 from sdbench.engines.protocol import kind_of
 from sdbench.engines.served.options import OF_A_SERVER, Http
@@ -66,6 +67,7 @@ def test_arguments_of_a_server_decide_its_texts(planned, vllm_is_there):
     assert not keys(plain) & keys(wide)
     assert {p.cell.verifier for p in plain[2] if p.cell.key in keys(greedy)} == {"target", "draft"}
     assert keys(planned("verifier=exact", *vllm_is_there, "engine.at_once=3", "engine.grace_s=1")) == keys(plain)
+    assert not keys(planned("verifier=exact", *vllm_is_there, "+engine.env.X=1")) & keys(plain)
 
 
 def test_a_rule_of_the_server_is_its_command_line(planned, vllm_is_there):
@@ -120,6 +122,17 @@ def test_w_1_is_the_lossless_cell_where_the_plugin_computes_both(planned, monkey
     _, _, made = planned("w=1", *words[1:], "engine.urls.ensemble=http://h:4")
     assert {point.cell.same_as for point in made} == {None}
     assert len(join_repeated(made)) == len(made)
+
+
+def test_a_server_of_engine_urls_has_one_setting(planned):
+    words = ("verifier=fly", "verifier.window=4", "num_draft=5", "engine=http", URLS[0], "engine.urls.fly=http://h:4")
+    assert len(planned(*words, "verifier.entropy=0.3")[2])
+    lossless = "engine.urls.lossless=http://h:5"
+    for more in (("verifier.entropy=[0.1,0.3]",), ("verifier.entropy=0.3", "num_draft=[3,5]", lossless)):
+        with pytest.raises(
+            ConfigError, match=r"^the server at http://h:[45] has one rule at one draft length, and .* 2 "
+        ):
+            planned(*words, *more)
 
 
 def test_cells_without_a_server_are_left_out_and_named(planned, capsys):

@@ -28,7 +28,7 @@ def rule_of(extra: Mapping[str, Any] | None, temperature: float) -> Tokenwise:
     if not isinstance(name, str) or not isinstance(knobs, str):
         raise ValueError(f"{RULE} and {KNOBS} must be texts, got {name!r} and {knobs!r}")
     rule = _made(name, knobs)
-    settings = {"num_draft": 1, "has_draft_model": True, "has_logits": True}
+    settings = {"num_draft": 1, "has_draft_model": True, "has_logits": True, "calls_sure": False}
     if broken := rule.limits.broken_by(name, temperature=temperature, **settings):
         raise ValueError(broken)
     return rule

@@ -27,7 +27,8 @@ def where_timed(kind: Http, points: Sequence[Point]) -> str:
     """Return what decides a speed: this machine, and the identity of each server."""
     if kind.is_started_here:
         program: StartedServers = kind  # pyright: ignore[reportAssignmentType]
-        started = {"installed": program.installed, "env": program.env, "gpus": gpus()}
+        options = {name: getattr(program, name, None) for name in ("env", "always", "alone", "most_requests")}
+        started = {"installed": program.installed, **options, "gpus": gpus()}
         return f"{machine()}; {program.module} {program.installed.get('version')} {_digest(started)}"
     pump = Pump()
     try:

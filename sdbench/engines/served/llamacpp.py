@@ -32,6 +32,7 @@ class LlamaCpp(StartedServers):
         "host": "engine.host",
         "port": "engine.port",
     }
+    reserved_speculative: ClassVar[Mapping[str, str]] = reserved
 
     module: str = "llamacpp"
     binary: str | None = None

@@ -175,12 +175,25 @@ class Http:
                 f"engine.url is one server with one rule at one draft length, and this run needs {len(needed)} ({names}): name "
                 "a server for each rule in engine.urls, or one with sdbench's plug-in and engine.plugin=true"
             )
+        self._refuse_two_settings(planned, settings)
         left_out += sorted({p.cell.verifier for p in planned if p.role != "pair" and p.cell.verifier not in self.urls})
         if left_out:
             warn(
                 f"{', '.join(left_out)} left out: engine.urls names no server for {'it' if len(left_out) == 1 else 'them'}"
             )
         return [point for point in planned if point in shared or point.cell.verifier in self.urls]
+
+    def _refuse_two_settings(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> None:
+        """Raise if the server of an entry of engine.urls would need two rules, or one rule at two settings."""
+        pairs = [point for point in planned if point.role == "pair" and point.cell.verifier in self.urls]
+        for url in dict.fromkeys(self.url_of(point.cell.verifier) for point in pairs):
+            here = [settings[point.cell.key] for point in pairs if self.url_of(point.cell.verifier) == url]
+            labels = [setting.label for setting in dict.fromkeys(here)]
+            if len(labels) > 1:
+                raise ConfigError(
+                    f"the server at {url} has one rule at one draft length, and engine.urls gives it {len(labels)} "
+                    f"({', '.join(labels[:3])}): name a server for each rule, and run once for each of its settings"
+                )
 
     def url_of(self, verifier: str) -> str:
         """Return the address, before /v1, of the server of these cells."""
@@ -222,7 +235,8 @@ class Http:
     def decides(self, run: Run, point: Point) -> dict[str, Any]:
         """Return the options of this engine that decide a text."""
         setting = self.setting(run, point)
-        return {"name": run.engine.name, "rule": setting.rule, "request": dict(self.request)}
+        given = {} if self.model is None else {"model": self.model}
+        return {"name": run.engine.name, "rule": setting.rule, "request": dict(self.request), **given}
 
     def _with_key(self, run: Run, point: Point) -> Cell:
         data = point.cell.to_json()

@@ -27,6 +27,7 @@ class StartedServers(Http, ABC):
 
     is_started_here: ClassVar[bool] = True
     reserved: ClassVar[Mapping[str, str]] = {}  # arguments that sdbench sets itself, and the option that decides them
+    reserved_speculative: ClassVar[Mapping[str, str]] = {}  # the same of engine.speculative
 
     module: str = ""  # the server's name in messages
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -67,9 +68,10 @@ class StartedServers(Http, ABC):
         integer("engine.at_once", self.at_once, 1, 1024)
         for key in ("start_s", "grace_s"):
             number(f"engine.{key}", getattr(self, key), 0, 10**6)
-        given = [name for name in self.args if name in self.reserved]
-        if given:
-            raise ConfigError(f"sdbench sets engine.args.{given[0]} itself, from {self.reserved[given[0]]}; remove it")
+        for option, reserved in (("args", self.reserved), ("speculative", self.reserved_speculative)):
+            for name in getattr(self, option):
+                if (plain := name.replace("-", "_")) in reserved:
+                    raise ConfigError(f"sdbench sets engine.{option}.{name} itself, from {reserved[plain]}; remove it")
         if self.port is not None:
             integer("engine.port", self.port, 1, 65535)
             if self.at_once > 1:
@@ -82,7 +84,8 @@ class StartedServers(Http, ABC):
 
     def decides(self, run: Run, point: Point) -> dict[str, Any]:
         given = {"args": dict(self.args), "speculative": dict(self.speculative) if point.role == "pair" else None}
-        return {**super().decides(run, point), **given}
+        variables = {"env": dict(self.env)} if self.env else {}
+        return {**super().decides(run, point), **given, **variables}
 
 
 def _set_from(option: str) -> str:

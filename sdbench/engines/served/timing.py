@@ -20,10 +20,10 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from sdbench.engines.latency import (
-    Clocked,
     LatencyPlan,
-    on_the_clock,
+    Measured,
     order,
+    points_to_time,
     timing_record,
     warn_of_another_machine,
     warn_of_newer_pass,
@@ -91,7 +91,7 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
 
     run, timing, results = job.run, job.run.timing, read(store.folder)
     assert timing is not None
-    chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
+    chosen = points_to_time(points, timing.cells, timed_settings(results, run.margin))
     levels = sorted({SINGLE, *kind.concurrency})
     blocks = {
         LoadBlock(point.cell.key, repeat, n) for point in chosen for repeat in range(timing.repeats) for n in levels
@@ -126,6 +126,12 @@ def continue_pass(
             sent = results.open_loads[results.open_loads["pass_id"] == pass_id]
             held |= {LoadBlock(c, int(r), schedule=s) for c, r, s in sent[["cell", "repeat", "schedule"]].to_numpy()}
             todo = [block for block in plan.todo if block not in held]  # a block is appended as a whole
+            if any(block.cell not in set(part["cell"]) for block in todo):
+                began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(float(part["started_at"].min())))
+                warn(
+                    f"the latency pass of {began} UTC goes on: settings that are timed now are compared with those timed then; "
+                    "force=true or another name=NAME times all of them together"
+                )
             return LatencyPlan(str(pass_id), str(where), plan.points, todo)
     return plan
 
@@ -243,7 +249,7 @@ def loads(
 def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> TimingRecord:
     """Return a timing as for plain `generate`: the prefill ends with the first token, the rest is decoding."""
     answer, times = request.answer, [when for when, _ in request.answer.chunks]
-    clocked = Clocked(
+    measured = Measured(
         tokens=request.tokens,
         rounds=request.rounds,
         prefill_s=answer.first_token_s,
@@ -251,7 +257,7 @@ def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> Timin
         first_token_s=answer.first_token_s,
         rounds_s=tuple(after - before for before, after in pairwise(times)),
     )
-    return timing_record(plan, block.cell, request.ask.example, block.repeat, clocked, started_at=answer.started_at)
+    return timing_record(plan, block.cell, request.ask.example, block.repeat, measured, started_at=answer.started_at)
 
 
 def warn_of_overhead(store: Store, pass_id: str) -> None:
