@@ -19,9 +19,10 @@ KEPT = ("acceptance", "acceptance_expected", "tokens_per_round", "bias")
 def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str, Any]:
     """Return each rate over the texts of a task with its 95 % interval, the number of texts and tokens, and seconds.
 
-    A rate that is not known is null. `counts` has an entry for each text, from `counts_of`.
+    A rate that is not known is null. `counts` has an entry for each text, from `counts_of`, with its document as `example`: the
+    intervals are over documents, of which one may have several texts.
     """
-    frame = pd.DataFrame(counts).assign(example=range(len(counts)), num_draft=num_draft)
+    frame = pd.DataFrame(counts).assign(num_draft=num_draft)
     tokens, seconds = int(frame["tokens"].sum()), float(frame["seconds"].sum())
     estimates = rates(frame)
     measures = {

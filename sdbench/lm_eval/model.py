@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyr
 
 from sdbench.config import ConfigError, nearest, show
 from sdbench.engine import generate
-from sdbench.engines.native.decode import engine_of, rows_that_fit
+from sdbench.engines.native.decode import engine_of, rows_that_fit, rows_to_score
 from sdbench.engines.stops import stopper
 from sdbench.files import digest_of_data
 from sdbench.lm_eval.kept import KeptAnswers
@@ -29,7 +29,14 @@ from sdbench.prepare.cells import checkpoints_of, decoding_of, law_of
 from sdbench.prepare.heads import with_labels
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.progress import warn
-from sdbench.prepare.refuse import known_of, refuse_broken_limits, refuse_drafter_options, refuse_pair
+from sdbench.prepare.refuse import (
+    LimitError,
+    known_of,
+    refuse_broken_limits,
+    refuse_drafter_options,
+    refuse_foreign_heads,
+    refuse_pair,
+)
 from sdbench.prepare.rules import build_parts
 
 if TYPE_CHECKING:
@@ -49,9 +56,14 @@ class SpeculativeLM(TemplateLM):
         self.kept = None if keep is None else KeptAnswers(Path(keep))
         self.pair_info = PairInfo.read(pairs.find(self.run.model, device=self.run.device, dtype=self.run.dtype))
         parts = build_parts(self.run, self.pair_info.ids_of)
-        refuse_broken_limits(self.run, parts)
+        try:  # the tasks decide the temperature: `_answer` checks the limits again at theirs
+            refuse_broken_limits(replace(self.run, temperature=0.0), parts)
+        except LimitError:
+            refuse_broken_limits(replace(self.run, temperature=1.0), parts)
         refuse_drafter_options(self.run, parts, **known_of(self.pair_info, parts))
         refuse_pair(self.run, self.pair_info, parts)
+        refuse_foreign_heads(self.run, self.pair_info, parts, {})
+        self._parts = parts
         ((self.rule,),) = (built.rules for built in parts.sweeps)
         (self.drafter,) = parts.drafters
         self.pair = pairs.load(self.pair_info.metadata)
@@ -157,6 +169,7 @@ class SpeculativeLM(TemplateLM):
     def _answer(self, task: str, requests: Sequence[Any], given: Mapping[str, Any]) -> list[str]:
         """Return the answers of one task. Of a prompt that is too long the last tokens are kept, as in the harness."""
         options = AnswerOptions.of(task, given, self.max_length)
+        refuse_broken_limits(replace(self.run, temperature=options.temperature), self._parts)
         prompts = [self.tok_encode(str(request.args[0]))[-options.room :] for request in requests]
         keys = [
             digest_of_data([self.identity, task, asdict(options), index, prompt])
@@ -180,7 +193,10 @@ class SpeculativeLM(TemplateLM):
 
         if waiting:
             self._decode([prompts[index] for index in waiting], waiting, options, finish)
-        self.counts.setdefault(task, []).extend(answers[key]["counts"] for key in keys)
+        counts = [
+            {**answers[key]["counts"], "example": request.doc_id} for key, request in zip(keys, requests, strict=True)
+        ]
+        self.counts.setdefault(task, []).extend(counts)
         return [answers[key]["text"] for key in keys]
 
     def _decode(
@@ -223,7 +239,8 @@ class SpeculativeLM(TemplateLM):
         texts = [(context + continuation)[-(self.max_length + 1) :] for _, context, continuation in requests]
         order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
         results: dict[int, tuple[float, bool]] = {}
-        rows = self._rows(max(map(len, texts), default=1))
+        longest = max(map(len, texts), default=1)
+        rows = self.run.batch_size or rows_to_score(self.run, self.pair, longest)
         for start in range(0, len(order), rows):
             batch = order[start : start + rows]
             logits = self._logits([texts[index][:-1] for index in batch])

@@ -14,7 +14,10 @@ from sdbench.cli import compose_run
 from sdbench.config import ConfigError, Run, show
 
 SHORT = {"target": "model.target", "draft": "model.draft"}  # short names in --model_args target=…,draft=…
-SAMPLING = ("temperature", "top_k", "top_p", "max_new_tokens")  # decided by the harness for each task
+SAMPLING = ("decode", "temperature", "top_k", "top_p", "max_new_tokens")  # decided by the harness for each task
+OF_ANSWERS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")
+# Options of `generate` that sdbench does not have, with the values at which they do nothing.
+WITHOUT_EFFECT = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "min_p": 0, "typical_p": 1}
 DEFAULT_DEVICE = "cuda:0"  # the harness passes this if the user gives no device, even on a machine without a GPU
 LENGTH = 256  # tokens of an answer if the task gives no length, as in the harness
 
@@ -34,6 +37,12 @@ class AnswerOptions:
     def of(cls, task: str, given: Mapping[str, Any], limit: int) -> AnswerOptions:
         """Read the `generation_kwargs` of a task; raise ConfigError if its answers leave no room for a prompt."""
         options = normalize_gen_kwargs(dict(given), LENGTH)
+        for name, value in options.items():
+            if name not in OF_ANSWERS and value is not None and value != WITHOUT_EFFECT.get(name):
+                raise ConfigError(
+                    f"{name}={show(value)} of {task} is not supported: sdbench samples with temperature, top_k and top_p, or takes "
+                    f"the likeliest token; leave it out, or change it by --gen_kwargs"
+                )
         length = options["max_gen_toks"]
         if length >= limit:
             raise ConfigError(
@@ -41,6 +50,7 @@ class AnswerOptions:
             )
         temperature = float(options.get("temperature", 0)) if options.get("do_sample") else 0.0
         cuts = {key: options.get(key) if temperature else None for key in ("top_k", "top_p")}
+        cuts["top_k"] = cuts["top_k"] or None  # 0 means all tokens, as in transformers
         return cls(tuple(filter(None, options["until"])), length, limit - length, temperature, **cuts)
 
 
@@ -63,6 +73,10 @@ def run_of(options: Mapping[str, Any]) -> Run:
         for key, value in given.items()
     ]
     run = compose_run(words)
+    if run.model.distilled is not None:
+        raise ConfigError(
+            f"model.distilled={run.model.distilled} belongs to a task of sdbench: give draft=FOLDER instead"
+        )
     settings = sum(len(sweep.settings) for sweep in run.verifiers)
     if settings != 1 or len(run.num_draft) != 1 or len(run.drafters) != 1:
         raise ConfigError(

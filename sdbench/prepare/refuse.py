@@ -6,6 +6,7 @@ sandbox in `task`, room for prompts in `prompts`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -45,7 +46,8 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
         )
     refuse_arrivals(run)
     if pair_info.is_hashed:
-        _refuse_foreign_heads(run, pair_info, parts, task.protocol)
+        trained_for = {"task": run.task.name, "temperature": run.temperature, "protocol": task.protocol}
+        refuse_foreign_heads(run, pair_info, parts, trained_for)
         warn_of_foreign_gates(run, parts)
         _warn_of_foreign_draft(run, pair_info)
     _refuse_prompts(run, task, pair_info)
@@ -137,8 +139,8 @@ def can_draft(run: Run, drafter: Component) -> bool:
     return True
 
 
-def _refuse_foreign_heads(run: Run, pair_info: PairInfo, parts: Parts, protocol: str) -> None:
-    """Raise for a head of another pair; warn for one of another task, protocol or temperature."""
+def refuse_foreign_heads(run: Run, pair_info: PairInfo, parts: Parts, wanted: Mapping[str, Any]) -> None:
+    """Raise for a head of another pair; warn for one that was trained with other settings than `wanted`, such as its task."""
     several = len(parts.sweeps) > 1
     seen: set[tuple[str, str]] = set()
     for built in parts.sweeps:
@@ -147,10 +149,12 @@ def _refuse_foreign_heads(run: Run, pair_info: PairInfo, parts: Parts, protocol:
             for option, head in heads_of(rule, prefix).items():
                 if (option, head.digest) not in seen:
                     seen.add((option, head.digest))
-                    _refuse_foreign_head(option, head, run, pair_info, protocol)
+                    _refuse_foreign_head(option, head, run, pair_info, wanted)
 
 
-def _refuse_foreign_head(option: str, head: Head, run: Run, pair_info: PairInfo, protocol: str) -> None:
+def _refuse_foreign_head(
+    option: str, head: Head, run: Run, pair_info: PairInfo, trained_for: Mapping[str, Any]
+) -> None:
     from sdbench.verify.head import width_of
 
     card = head.card
@@ -169,7 +173,7 @@ def _refuse_foreign_head(option: str, head: Head, run: Run, pair_info: PairInfo,
     wanted = width_of(head.features, {f"{role}_hidden": int(c.hidden_size) for role, c in pair_info.configs.items()})
     if head.size != wanted:
         raise ConfigError(f"{trained} with {head.size} features, and this pair gives {wanted}: train one for this pair")
-    settings = {"task": run.task.name, "temperature": run.temperature, "protocol": protocol}
+    settings = dict(trained_for)
     if "slot" in head.features and card.get("num_draft") not in run.num_draft:
         settings["num_draft"] = run.num_draft[0]
     for name, value in settings.items():

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from sdbench import embedded
+from sdbench.config import ConfigError
 
 needs_lm_eval = pytest.mark.skipif(
     find_spec("lm_eval") is None, reason="the extra lm-eval is not installed: see scripts/parity"
@@ -223,3 +224,42 @@ def test_what_is_no_setting_is_one_sentence(options, words):
 
     with pytest.raises(ConfigError, match=words):
         SpeculativeLM(**{**OURS, **options})
+
+
+@needs_lm_eval
+def test_options_of_answers_that_we_do_not_have_are_refused():
+    from sdbench.lm_eval.options import AnswerOptions, run_of
+
+    plain = {"until": ["Q:"], "do_sample": True, "temperature": 1.0}
+    options = AnswerOptions.of("task", {**plain, "top_k": 0, "num_beams": 1, "repetition_penalty": 1.0}, 1000)
+    assert (options.top_k, options.temperature) == (None, 1.0)
+    for name, value in (("repetition_penalty", 1.1), ("min_p", 0.1), ("num_beams", 10), ("max_length", 9)):
+        with pytest.raises(ConfigError, match=rf"^{name}={value} of task is not supported: "):
+            AnswerOptions.of("task", {**plain, name: value}, 1000)
+    for given, sentence in (
+        ({"decode": "nucleus"}, "decode is decided by lm_eval for each task"),
+        ({"model": "llama-tiny", "model.distilled": "overlap"}, r"model\.distilled=overlap belongs to a task"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            run_of({"verifier": "exact", **given})
+
+
+@needs_lm_eval
+def test_the_limits_of_a_rule_are_those_at_the_temperature_of_the_task():
+    from lm_eval.api.instance import Instance
+
+    from sdbench.lm_eval.model import SpeculativeLM
+
+    def ask(model, **options):
+        arguments = ("Question: 1 + 1?\nAnswer:", {"until": ["Q"], "max_gen_toks": 4, **options})
+        return model.generate_until([Instance("generate_until", {}, arguments, 0, ("task", 0, 1))])
+
+    common = {"target": str(PAIR / "target"), "draft": str(PAIR / "draft"), "num_draft": 3}
+    sampled = SpeculativeLM(**common, verifier="mentored", **{"verifier.divergence": 0.2})
+    assert len(ask(sampled, do_sample=True, temperature=1.0)) == 1
+    with pytest.raises(ConfigError, match=r"^verifier=mentored"):
+        ask(sampled, do_sample=False)
+    greedy = SpeculativeLM(**common, verifier="asd", **{"verifier.budget": 1.0})
+    assert len(ask(greedy, do_sample=False)) == 1
+    with pytest.raises(ConfigError, match=r"^verifier=asd"):
+        ask(greedy, do_sample=True, temperature=1.0)
