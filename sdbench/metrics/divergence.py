@@ -22,13 +22,19 @@ AUDIT = "python -m sdbench.audit finds the rule at fault"
 
 
 def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
-    """Return the cell of `cells` with the target's greedy text for `cell`'s pair, task and protocol."""
-    same = cells[(cells["temperature"] == 0) & (cells["protocol"] == cell["protocol"])]
-    same = same[(same["model"] == cell["model"]) & (same["task"] == cell["task"])]
+    """Return the cell of `cells` with the target's greedy text for the prompts and the pair of `cell`."""
+    same = cells[(cells["temperature"] == 0) & (cells["model"] == cell["model"]) & (cells["asked"] == cell["asked"])]
+    alike = [_target_of(each) == _target_of(cell) for _, each in same.iterrows()]
+    same = same[alike] if any(alike) else same  # a folder may hold the target in two dtypes
     for chosen in (same[same["verifier"] == "target"], same[same["is_lossless"].astype(bool)]):
         if len(chosen):
             return str(chosen["cell"].iloc[0])
     return None
+
+
+def _target_of(cell: pd.Series) -> dict[str, object]:
+    """Return what decides the target's numbers: its dtype, attention and quantisation."""
+    return {name: value for name, value in (cell["content"] or {}).items() if name.startswith("target_")}
 
 
 def against_greedy(results: Results, references: Sequence[Results] | None = None) -> pd.DataFrame:

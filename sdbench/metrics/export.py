@@ -204,7 +204,7 @@ def scores_of_texts(*folders: Results) -> pd.DataFrame:
                 names = {metric.name: "score", f"stats_{metric.name}": "stats"}
                 parts[str(key)] = part.rename(columns=names).reindex(columns=SCORES)
     frame = pd.concat(parts.values()) if parts else pd.DataFrame(columns=list(SCORES))
-    small = {"sample": "int16", "score": "float32"} | dict.fromkeys(COUNTED, "Int16")
+    small = {"sample": "int16", "score": "float32"} | dict.fromkeys(COUNTED, "Int32")
     return frame.sort_values(["cell", "example", "sample"], kind="stable", ignore_index=True).astype(small)
 
 

@@ -21,7 +21,7 @@ TIMES = (-1, 1)  # the base's seconds per answer, including its prompt, over tho
 
 @dataclass(frozen=True)
 class Passes:
-    """Every latency pass of a folder: the times of each cell for each example, its repeats summed."""
+    """Every latency pass of a folder: the times of each cell for each example, its repeats averaged."""
 
     sums: pd.DataFrame  # [pass_id, cell, example]: tokens, decode_s, total_s
     started: pd.Series  # [pass_id, cell]: when its last timing began
@@ -30,7 +30,9 @@ class Passes:
     def of(cls, timings: pd.DataFrame) -> "Passes":
         whole = timings[~timings["is_split"].astype(bool)]
         whole = whole.assign(total_s=whole["prefill_s"] + whole["decode_s"])
-        sums = whole.groupby(["pass_id", "cell", "example"], sort=True)[SUMS].sum()
+        sums = whole.groupby(["pass_id", "cell", "example"], sort=True)[
+            SUMS
+        ].mean()  # cells may have other numbers of repeats
         return cls(sums, whole.groupby(["pass_id", "cell"], sort=True)["started_at"].max().fillna(0.0))
 
     def newest(self, cell: str, rivals: Sequence[str]) -> pd.DataFrame | None:

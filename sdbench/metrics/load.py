@@ -29,7 +29,7 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
         sums = current.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
         row |= spread("tokens_per_s_user", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
         for name, seconds in first_token_of(current).items():
-            row |= spread(name, median_interval(seconds, level=level))
+            row |= spread(name, median_interval(seconds.dropna(), level=level))
         if len(base):
             alone = base.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
             pairs = sums.join(alone.add_suffix("_base"), how="inner").to_numpy(np.float64)

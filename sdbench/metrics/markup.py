@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Sequence
 
 ESCAPES = {"±": r"$\pm$", "–": "--", "†": r"$^\dagger$", "×": r"$\times$", "−": "$-$"}
-ESCAPES |= {letter: rf"\{letter}" for letter in "%_&#$"}
+ESCAPES |= {letter: rf"\{letter}" for letter in "%_&#${}"}
+ESCAPES |= {"~": r"\textasciitilde{}", "^": r"\^{}", "\\": r"\textbackslash{}"}
 
 
 def markdown(head: Sequence[str], rows: Sequence[Sequence[str]], *, num_left: int = 0) -> str:

@@ -102,7 +102,7 @@ def joint(
     if not keys:
         what = "generations and times" if rate == "speedup" else "generations"
         raise ValueError(f"none of these cells has {what}")
-    examples = sorted(set.intersection(*(set(parts[key]["example"]) for key in keys)))
+    keys, examples = _of_shared_examples({key: set(parts[key]["example"]) for key in keys})
     rows = {key: quality.rows_of(parts[key], metric_of(table, key)).loc[examples] for key in keys}
     y, ys = zip(*(_qualities(rows[key], metric_of(table, key), resamples, seed) for key in keys), strict=True)
     if rate == "speedup":
@@ -110,6 +110,18 @@ def joint(
     else:
         x, xs = _rates({key: parts[key] for key in keys}, examples, RATES[rate], resamples, seed)
     return Resampled(tuple(keys), x, np.array(y), xs, np.stack(ys, 1), len(examples))
+
+
+def _of_shared_examples(examples: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
+    """Return cells and the examples that all of them have: a cell that would leave less than half of the most is left out."""
+    kept: list[str] = []
+    shared: set[str] = set()
+    most = max(map(len, examples.values()))
+    for key in sorted(examples, key=lambda key: -len(examples[key])):
+        both = shared & examples[key] if kept else examples[key]
+        if 2 * len(both) >= most:
+            kept, shared = [*kept, key], both
+    return [key for key in examples if key in kept], sorted(shared)
 
 
 def _qualities(rows: quality.Rows, metric: Metric, resamples: int, seed: int) -> tuple[float, Array]:

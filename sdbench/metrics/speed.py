@@ -32,8 +32,16 @@ def latest_pass(timings: pd.DataFrame) -> pd.DataFrame:
     whole = whole[whole["pass_id"].isin(bases)]
     if whole.empty:
         return whole
-    newest = whole.groupby(["cell", "pass_id"])["started_at"].max().groupby(level=0).idxmax().map(lambda pair: pair[1])
-    return whole[whole["pass_id"].to_numpy() == whole["cell"].map(newest).to_numpy()]
+    return of_newest_pass(whole)
+
+
+def of_newest_pass(timings: pd.DataFrame) -> pd.DataFrame:
+    """Return of each cell the rows of the newest pass that timed it."""
+    if timings.empty:
+        return timings
+    last = timings.groupby(["cell", "pass_id"])["started_at"].max().fillna(0.0)  # unknown in old records
+    newest = last.groupby(level=0).idxmax().map(lambda pair: pair[1])
+    return timings[timings["pass_id"].to_numpy() == timings["cell"].map(newest).to_numpy()]
 
 
 def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
@@ -67,14 +75,17 @@ def _against(pair: pd.DataFrame, *, level: float = 0.95, resamples: int = 10_000
     whole = rows.assign(
         decode_s=rows["prefill_s"] + rows["decode_s"], decode_s_base=rows["prefill_s_base"] + rows["decode_s_base"]
     )
-    typical = rows["tokens"] / rows["decode_s"] / (rows["tokens_base"] / rows["decode_s_base"])
+    paced = rows[(rows["decode_s"] > 0) & (rows["decode_s_base"] > 0)]  # an answer in one piece took no time to decode
+    typical = paced["tokens"] / paced["decode_s"] / (paced["tokens_base"] / paced["decode_s_base"])
     rate, ratio = ["tokens", "decode_s"], ["tokens", "decode_s", "tokens_base", "decode_s_base"]
     return {
         "tokens_per_s": rates_interval(rows[rate].to_numpy(np.float64), (1, -1), level=level),
         "speedup": rates_interval(rows[ratio].to_numpy(np.float64), (1, -1, -1, 1), level=level),
         "speedup_end_to_end": rates_interval(whole[ratio].to_numpy(np.float64), (1, -1, -1, 1), level=level),
         "speedup_median": median_interval(typical, level=level),
-        "time_ratio": _geometric(rows["decode_s_base"] / rows["decode_s"], level=level, resamples=resamples, seed=seed),
+        "time_ratio": _geometric(
+            paced["decode_s_base"] / paced["decode_s"], level=level, resamples=resamples, seed=seed
+        ),
     }
 
 
@@ -138,6 +149,9 @@ def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: 
     if verifier in ("draft", *ALONE) or not {"draft", "verify", "target"} <= kinds:
         return Estimate(1.0, 1.0, 1.0, n) if verifier == "target" and "target" in kinds else unknown
     sums = generations.groupby("example", sort=True)[["tokens", "rounds", "drafted"]].sum()
+    sums = sums[sums["rounds"] > 0]  # a server may not report the rounds of a text
+    if sums.empty:
+        return unknown
     width = 1 + (sums["drafted"] / sums["rounds"]).to_numpy(np.float64)  # what was drafted, not the draft length
     seconds = sums["drafted"] * cost(calls, "draft", 1.0) + sums["rounds"] * cost(calls, "verify", width)
     return ratio_interval(sums["tokens"] * cost(calls, "target", 1.0), seconds, **options)  # type: ignore[arg-type]
@@ -172,11 +186,12 @@ def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estim
 
 
 def percentiles(timings: pd.DataFrame, *, level: float = 0.95) -> dict[str, dict[str, Estimate]]:
-    """Return {cell: medians over examples of the time to the first token and of percentiles of a round, repeats averaged}."""
+    """Return {cell: medians over the examples of its newest pass of the time to the first token and of percentiles of a round,
+    repeats averaged}.
+    """
     names = ("round_p50_s", "round_p90_s", "round_p99_s")
-    whole = timings[~timings["is_split"].astype(bool)].groupby("cell", sort=True)
     medians = {}
-    for cell, part in whole:
+    for cell, part in of_newest_pass(timings[~timings["is_split"].astype(bool)]).groupby("cell", sort=True):
         means = part.groupby("example", sort=True)[list(names)].mean()
         columns = first_token_of(part) | {name: means[name] for name in names}
         medians[str(cell)] = {name: median_interval(column.dropna(), level=level) for name, column in columns.items()}

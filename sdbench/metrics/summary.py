@@ -67,8 +67,9 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         if key in rows:
             row |= _quality_columns(key, cells, rows, options)
         for name, estimate in timed.get(key, {}).items():
-            row |= spread(name, estimate) | {"num_timed": estimate.n}
+            row |= spread(name, estimate)
         if key in timed:
+            row["num_timed"] = timed[key]["speedup"].n
             row |= _over_lossless(key, cells, passes, level)
         for name, estimate in (item for table in seconds for item in table.get(key, {}).items()):
             row |= spread(name, estimate) | ({"num_split": estimate.n} if name == "split_s" else {})

@@ -22,11 +22,17 @@ LAW_COLUMNS = (
 )
 
 
+def has_law(cells: pd.DataFrame) -> pd.Series:
+    """Return whether the laws of the ensemble of probabilities hold for a cell: not for another rule with a knob called w."""
+    is_mixed = (cells["verifier"] == "ensemble") & ~cells["knobs"].fillna("").astype(str).str.contains("mix=logit")
+    return is_mixed | (cells["verifier"] == "lossless")
+
+
 def laws(summary: pd.DataFrame) -> pd.DataFrame:
     """Return one row per swept cell: measured acceptance and bias, the ensemble's theory, and the token-wise bound."""
     is_swept = ~summary["verifier"].isin(set(BASELINES) - {"lossless"})
     frame = summary.loc[is_swept & summary["tv"].notna(), list(LAW_COLUMNS)].copy()
-    weight = frame[WEIGHT].where(frame["verifier"] != "lossless", 1.0)
+    weight = frame[WEIGHT].where(frame["verifier"] != "lossless", 1.0).where(has_law(summary).loc[frame.index])
     frame["acceptance_law"] = 1 - weight * frame["tv"]
     frame["bias_law"] = (1 - weight) * frame["tv"]
     frame["acceptance_bound"] = 1 - frame["tv"] + frame["bias"]

@@ -88,8 +88,9 @@ class Weighed:
     left_out: Mapping[str, int] = field(default_factory=dict)  # unfinished setting: examples it shares with lossless
     quality: Estimate | None = None  # of lossless, in points above the worst possible score
     draft: Estimate | None = None  # the draft alone minus lossless, in points
-    command: str = ""  # of the last run
+    command: str = ""  # of the last run with a latency pass
     batch_size: int = 1  # of the latency pass
+    settings: Mapping[str, str] = field(default_factory=dict)  # of each cell, the same in any sweep
 
     @property
     def n(self) -> int:
@@ -105,6 +106,13 @@ class Weighed:
         """Return the modelled speed in answers instead of tokens; 0 without one."""
         speed = self.modelled.get(cell, NAN) / (self.lengths[cell].value if cell in self.lengths else 1.0)
         return speed if speed == speed else 0.0
+
+
+def _setting_of(cell: pd.Series) -> str:
+    """Return rule, knobs, drafter and draft length whatever else a sweep holds; names leave out what its cells share."""
+    axes = [f"{axis['knob']}={axis['value']}" for axis in cell["axes"]]
+    options = [str(cell["knobs"])] if isinstance(cell["knobs"], str) and cell["knobs"] else []
+    return " ".join([str(cell["verifier"]), *axes, *options, str(cell["drafter"]), f"K={int(cell['num_draft'])}"])
 
 
 def margin_of(margin: Margin, task: str) -> float:
@@ -174,19 +182,21 @@ class _Weigher:
             compare_settings(o, self.cells, self.rows, ALPHA / len(orders), self.options, failures) for o in orders
         ]
         keys, lossless = [key for order in orders for key in order], lossless_settings(same)
-        timing = self.results.config.get("timing") or {}
+        config = self.results.timed_config
+        timing = config.get("timing") or {}
         return replace(
             bare,
             curves=tuple(map(tuple, curves)),
             gains=self._gains(keys, lossless),
             modelled={key: self._modelled_speed(key) for key in keys},
             names=names_of(same),
+            settings={key: _setting_of(same.loc[key]) for key in keys},
             lossless={key: self._over_target(key) for key in lossless},
             lengths={key: self._length(key, bases[key]) for key in keys},
             left_out=left_out,
             quality=self._above_worst(bases[keys[0]], metric),
             draft=self._draft(bases[keys[0]], metric),
-            command=str(self.results.config.get("command") or ""),
+            command=str(config.get("command") or ""),
             batch_size=int(timing.get("batch_size", 1)),
         )
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pandas as pd
 
-from sdbench.files import write_whole
+from sdbench.files import digest_of, write_whole
 from sdbench.metrics.export import Metrics, export, metrics_of, metrics_table
 from sdbench.metrics.recommend import Recommendation, at_speed, recommend
 from sdbench.metrics.seeds import pool_seeds
@@ -59,7 +59,9 @@ class WorkedOut:
         first, *others = (folder.path for folder in self.results)
         if not others:
             return first
-        return first.resolve().parent / ("report-" + "+".join(folder.name for folder in self.results))[:LONGEST]
+        name = "report-" + "+".join(folder.name for folder in self.results)
+        short = name if len(name) <= LONGEST else f"{name[: LONGEST - 9]}-{digest_of(name, digits=8)}"
+        return first.resolve().parent / short
 
 
 class Report(NamedTuple):

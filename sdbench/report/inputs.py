@@ -59,7 +59,9 @@ def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
             f"ms_per_token{end}": 1000 / sweep.points[f"tokens_per_s{other}"].astype("float64")
             for end, other in (("", ""), ("_low", "_high"), ("_high", "_low"))
         }
-        tables.append(sweep.points.assign(**times, input_tokens=sweep.points["cell"].map(tokens)))
+        # All cells of a sweep read the same prompts; one that is only timed, such as plain generate, has no texts.
+        lengths = sweep.points["cell"].map(tokens).fillna(tokens.mean())
+        tables.append(sweep.points.assign(**times, input_tokens=lengths))
     table = pd.concat(tables, ignore_index=True)
     names = [f"{name}{end}" for name in RATES for end in ("", "_low", "_high")]
     first = ["model", "task", "temperature", "label", *SETTING, "knob", "value", "padded_to"]

@@ -5,6 +5,7 @@ that sweep's own test is wrong, so no further correction is needed.
 """
 
 import math
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -63,10 +64,11 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
     pairs = [pair for folder in advice for pair in zip(folder.weighed, folder.advices, strict=True)]
     if len(pairs) < 2 or any(math.isnan(each.margin) for _, each in pairs):
         raise ValueError("joint=true needs two sweeps or more and a margin: name several folders, without speed=")
+    name_of = _names([sweep for sweep, _ in pairs])
     tested = []
     for sweep, each in pairs:
         done = [test for curve in sweep.curves for test in run_in_sequence(curve, each.margin)]
-        tested.append(_Tested(sweep, each.margin, {sweep.names[test.cell]: test for test in done}))
+        tested.append(_Tested(sweep, each.margin, {name_of[_setting(sweep, test.cell)]: test for test in done}))
     problems = [f"{each.sweep.title}: {problem}" for each in tested if (problem := each.problem())]
     if problems:
         return JointDecision(None, f"joint: none: {'; '.join(problems)}.")
@@ -82,6 +84,21 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
     proven = [name for name, p in zip(timed, p_values, strict=True) if p < ALPHA]
     best = max(proven or timed or common, key=lambda name: min(each.answers(name) for each in tested))
     return JointDecision(best, f"joint: {_describe(best, tested, is_faster=best in proven)}")
+
+
+def _setting(sweep: Weighed, cell: str) -> str:
+    return sweep.settings.get(cell, sweep.names[cell])
+
+
+def _names(sweeps: Sequence[Weighed]) -> dict[str, str]:
+    """Return {setting: name}: its shortest name in any sweep, or the setting itself where two settings would share that."""
+    known: dict[str, set[str]] = {}
+    for sweep in sweeps:
+        for cell in sweep.settings or sweep.names:
+            known.setdefault(_setting(sweep, cell), set()).add(sweep.names[cell])
+    names = {setting: min(shown, key=lambda name: (len(name), name)) for setting, shown in known.items()}
+    counts = Counter(names.values())
+    return {setting: name if counts[name] == 1 else setting for setting, name in names.items()}
 
 
 def _failures(name: str, tested: Sequence[_Tested]) -> str:

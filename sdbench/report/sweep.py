@@ -133,8 +133,8 @@ class Sweep:
 
     @property
     def batch_size(self) -> int | None:
-        """Texts that were timed together; None if the run's configuration does not have it."""
-        timing = self.results.config.get("timing")
+        """Texts that were timed together; None if no run's configuration has it."""
+        timing = self.results.timed_config.get("timing")
         return int(timing.get("batch_size", 1)) if isinstance(timing, Mapping) else None
 
     @cached_property
@@ -144,8 +144,8 @@ class Sweep:
 
     @property
     def slo(self) -> Mapping[str, float]:
-        """Seconds within which a request is good, by name, from the last run."""
-        timing = self.results.config.get("timing")
+        """Seconds within which a request is good, by name, from the last run with a latency pass."""
+        timing = self.results.timed_config.get("timing")
         return dict(timing.get("slo") or {}) if isinstance(timing, Mapping) else {}
 
     @cached_property

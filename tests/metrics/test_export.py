@@ -1,6 +1,7 @@
 """Other tools can read what is exported, and it says what the summary says."""
 
 import json
+from copy import copy
 
 import pandas as pd
 import pytest
@@ -9,6 +10,8 @@ from huggingface_hub.repocard_data import model_index_to_eval_results
 
 from sdbench.metrics import acceptance, export, quality
 from sdbench.metrics.cells import metric_of, table_of
+from sdbench.metrics.export import write_scores
+from sdbench.metrics.markup import escape_latex
 from sdbench.metrics.recommend import recommend
 from sdbench.metrics.stats import ratio_interval
 from sdbench.metrics.summary import summarise
@@ -143,3 +146,15 @@ def test_a_speed_that_was_not_timed_is_marked_as_modelled(summary):
     lines = export.table(untimed)
     swept = lines[lines["rule"] == "ensemble"]
     assert swept["speed-up"].str.fullmatch(r"~\d\.\d{3}").all()
+
+
+def test_scores_hold_the_counts_of_long_texts(results, tmp_path):
+    long = copy(results)
+    long.__dict__["generations"] = results.generations.assign(drafted=81_920)
+    assert set(pd.read_parquet(write_scores(tmp_path / "scores.parquet", long))["drafted"]) == {81_920}
+
+
+def test_latex_escapes_what_it_would_read_otherwise():
+    assert escape_latex(r"~1.2 {a}_b^c \\ 5%") == (
+        r"\textasciitilde{}1.2 \{a\}\_b\^{}c \textbackslash{}\textbackslash{} 5\%"
+    )

@@ -1,5 +1,7 @@
 """Fronts, hypervolumes and areas by hand and by brute force."""
 
+from copy import copy
+
 import numpy as np
 import pytest
 
@@ -61,3 +63,16 @@ def test_a_front_of_corpus_bleu_is_drawn_too(translations):
 def test_unknown_cells_are_refused(results):
     with pytest.raises(ValueError, match="generations"):
         pareto.front_of(pareto.joint(results, ["nothing"]))
+
+
+def test_a_cell_with_few_texts_leaves_the_front_of_the_others_alone(results):
+    """A setting that has just been added has one text: it is left out, not all others reduced to its example."""
+    cells = results.cells
+    keys = cells.loc[(cells["verifier"] == "ensemble") & (cells["num_draft"] == 5), "cell"].tolist()
+    few = copy(results)
+    is_kept = (results.generations["cell"] != keys[0]) | (results.generations["example"] == "7")
+    few.__dict__["generations"] = results.generations[is_kept]
+    whole, rest = pareto.joint(results, keys[1:], resamples=200), pareto.joint(few, keys, resamples=200)
+    assert rest.cells == tuple(keys[1:])
+    assert rest.n == 60
+    np.testing.assert_array_equal(rest.x, whole.x)

@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from sdbench.metrics import pareto, speed, stats
+from sdbench.metrics.gain import Passes
 
 SPEEDUP = 1.5
 
@@ -87,3 +88,50 @@ def test_the_hypervolume_of_equal_cells_is_covered_and_less_biased_in_a_short_si
     assert np.mean([one.low <= 0.5 <= one.high for one in volumes]) >= 0.93 - 3 * math.sqrt(0.05 / 60)
     assert 0 <= np.mean([one.value for one in volumes]) - 0.5 < 0.75 * plain
     assert np.mean([pareto.bias_of_volume(one) for one in joints]) > 0
+
+
+def test_an_answer_in_one_piece_has_no_speed_of_decoding_and_stops_no_table():
+    """A server may send a whole answer at once, and plain generate may write one token: both take no time to decode."""
+    usual = pairs(np.random.default_rng(0), 10, 1)
+    once = usual.copy()
+    once.loc[0, ["decode_s", "decode_s_base"]] = 0.0
+    before, after = (speed._against(pair, resamples=200) for pair in (usual.iloc[1:], once))
+    for name in ("speedup_median", "time_ratio"):
+        assert (after[name].value, after[name].n) == (pytest.approx(before[name].value), 9)
+    assert after["speedup"].n == 10
+
+
+def test_times_of_a_round_are_those_of_the_newest_pass():
+    rows = [
+        (pass_id, example, at, seconds)
+        for pass_id, at, seconds in (("a", 1.0, 9.0), ("b", 2.0, 1.0))
+        for example in "xyz"
+    ]
+    timings = pd.DataFrame(rows, columns=["pass_id", "example", "started_at", "first_token_s"])
+    timings = timings.assign(cell="c", is_split=False, is_cached=False, verifier="ensemble")
+    timings = timings.assign(**dict.fromkeys(("round_p50_s", "round_p90_s", "round_p99_s"), timings["first_token_s"]))
+    medians = speed.percentiles(timings)["c"]
+    assert {name: medians[name].value for name in ("first_token_s", "round_p50_s")} == {
+        "first_token_s": 1.0,
+        "round_p50_s": 1.0,
+    }
+
+
+def test_a_text_whose_rounds_are_not_known_has_no_modelled_speed():
+    calls = pd.DataFrame({"kind": ["target", "draft", "verify"], "tokens": [1.0, 1.0, 6.0], "seconds": [1.0, 0.1, 1.1]})
+    text = {"verifier": "ensemble", "example": ["x", "y"], "tokens": [10, 10]}
+    unknown = pd.DataFrame({**text, "rounds": [None, None], "drafted": [None, None]})
+    assert math.isnan(speed.modelled_speedup(unknown, calls).value)
+    known = pd.DataFrame({**text, "rounds": [None, 4], "drafted": [None, 20]})
+    assert speed.modelled_speedup(known, calls).value == pytest.approx(10 / (20 * 0.1 + 4 * 1.1))
+
+
+def test_repeats_that_one_setting_lacks_make_no_answer_come_sooner():
+    rows = [("lossless", example, repeat) for example in "xyz" for repeat in range(3)]
+    rows += [("ensemble", example, 0) for example in "xyz"]
+    timings = pd.DataFrame(rows, columns=["cell", "example", "repeat"]).assign(
+        pass_id="a", is_split=False, started_at=1.0, tokens=10, prefill_s=1.0, decode_s=2.0
+    )
+    passes = Passes.of(timings)
+    assert passes.sooner("ensemble", "lossless").value == pytest.approx(1.0)
+    assert passes.ratio("ensemble", "lossless").value == pytest.approx(1.0)

@@ -178,3 +178,18 @@ def test_a_joint_that_is_no_yes_or_no_is_one_sentence(tmp_path, capsys):
     home = write_synthetic(tmp_path / "home", n=3, ws=(0.5,), timing_examples=0)
     assert main([str(home), "joint=maybe"]) == 2
     assert "joint must be true or false, got maybe" in capsys.readouterr().err
+
+
+def test_two_settings_with_one_name_in_their_folders_are_two_settings():
+    """A folder leaves out of a name what its cells share: typical at eps=0.3 in one, at eps=0.6 in the other."""
+    first, second = recommendation("A", (-2.0, -3.0, -4.0)), recommendation("B", (-1.0, -4.5, -9.0))
+    for eps, folder in ((0.3, first), (0.6, second)):
+        settings = {cell: f"{name} eps={eps}" for cell, name in folder.weighed[0].names.items()}
+        object.__setattr__(folder, "weighed", (replace(folder.weighed[0], settings=settings),))
+    joint = decide_jointly([first, second])
+    assert joint.setting is None
+    assert "ensemble w=0.9 K=5 eps=0.3 fails on B (not reached)" in joint.text
+    settings = {cell: f"{name} eps=0.3" for cell, name in second.weighed[0].names.items()}
+    names = {cell: f"{name} lookup" for cell, name in second.weighed[0].names.items()}
+    object.__setattr__(second, "weighed", (replace(second.weighed[0], settings=settings, names=names),))
+    assert decide_jointly([first, second]).setting == "ensemble w=0.7 K=5", "the same setting, by its shortest name"

@@ -56,7 +56,7 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
     for cells, mark, colour in marked:
         marks.bars(axis, cells, rate, "quality", colour)
         for cell in cells.to_dict("records"):  # filled in proportion to the probability of being on the front
-            fill = 1 - np.nan_to_num(chances[cell["cell"]]) * (1 - np.asarray(to_rgb(colour)))
+            fill = 1 - np.nan_to_num(chances.get(cell["cell"], np.nan)) * (1 - np.asarray(to_rgb(colour)))
             look = {"mfc": tuple(fill), "mec": colour, "mew": 0.9, "markersize": 4.2, "zorder": 4}
             axis.plot(cell[rate], cell["quality"], mark, **look)
     axis.margins(0.08, 0.06)

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from sdbench.metrics.columns import WEIGHT
-from sdbench.metrics.theory import CONTEXTS
+from sdbench.metrics.theory import CONTEXTS, has_law
 from sdbench.report.figures import marks
 from sdbench.report.figures.knob import KnobRow, along_knob
 from sdbench.report.figures.labels import Label, Room
@@ -97,7 +97,7 @@ def bound(sweep: Sweep) -> Figure | None:
 
 def predicted(sweep: Sweep) -> Figure | None:
     """Draw the prediction from the lossless run's probabilities for every weight, with the measurement of each setting."""
-    drawn = [c for c in marks.curves(sweep, "acceptance", "x") if c.knob == WEIGHT]
+    drawn = [c for c in marks.curves(sweep, "acceptance", "x") if c.knob == WEIGHT and has_law(c.cells).all()]
     labels = {"acceptance": "acceptance", "accepted_per_round": "accepted a round"}
     rows = [KnobRow(y, label, partial(draw_predicted, frame=sweep.predicted, y=y)) for y, label in labels.items()]
     is_known = bool(drawn) and len(sweep.predicted) > 0

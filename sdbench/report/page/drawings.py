@@ -13,7 +13,7 @@ from typing import NamedTuple
 from markupsafe import Markup, escape
 
 from sdbench.metrics.text import format_interval
-from sdbench.report.captions import caption_of, in_order
+from sdbench.report.captions import FIGURES, caption_of, in_order
 from sdbench.report.figures.knob import FAILURES
 from sdbench.report.sweep import PLANES, Sweep
 
@@ -44,7 +44,7 @@ def drawings_of(folder: Path, sweeps: Sequence[Sweep] = ()) -> list[Drawing]:
     notes = {
         sweep.file_name(name): note for sweep in sweeps for name, note_of in NOTES.items() if (note := note_of(sweep))
     }
-    stems = in_order([path.stem for path in folder.glob("*.svg")])
+    stems = in_order([path.stem for path in folder.glob("*.svg") if path.stem.partition("-")[0] in FIGURES])
     drawings = [drawing_of(folder / f"{stem}.svg") for stem in stems]
     return [each._replace(text=" ".join(filter(None, [each.text, notes.get(each.name)]))) for each in drawings]
 
