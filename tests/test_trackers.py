@@ -1,10 +1,12 @@
 """Trackers, each through its own library and read back by it: the numbers are the summary's, the figures the files'."""
 
+import dataclasses
 import math
 import shutil
 import tomllib
 from pathlib import Path
 
+import pandas as pd
 import pytest
 from matplotlib.figure import Figure
 
@@ -183,3 +185,24 @@ def test_nothing_is_sent_unless_asked_for(composer, findings, capsys):
     assert capsys.readouterr().out == ""
     track(composer.run(("tracker=tensorboard",)), findings)
     assert capsys.readouterr().out == f"tracker: tensorboard --logdir {findings.folder / 'tensorboard'}\n"
+
+
+def test_cells_of_several_seeds_have_names_of_their_own(tmp_path):
+    """A folder may hold seeds, dtypes and tasks: values of one name would replace each other."""
+    parts = [
+        summarise(
+            sdbench.read(write_synthetic(tmp_path / f"{s}", n=4, ws=(0.5,), timing_examples=0, seed=s)), resamples=200
+        )
+        for s in (0, 1)
+    ]
+    summary = pd.concat(parts, ignore_index=True)
+    names = [name for name, _, _ in Findings(tmp_path, {}, summary, "").cells()]
+    assert len(set(names)) == len(names) == len(summary)
+    assert {"ensemble w=0.5 K=5 T=1 seed=0", "ensemble w=0.5 K=5 T=1 seed=1"} <= set(names)
+
+
+def test_a_page_that_is_older_than_the_records_is_not_sent(findings):
+    assert findings.figures
+    assert [path.name for path in findings.pages] == ["report.html", "summary.csv"]
+    older = dataclasses.replace(findings, has_page=False)
+    assert (older.figures, [path.name for path in older.pages]) == ([], ["summary.csv"])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
@@ -35,6 +36,7 @@ class Findings:
     config: Mapping[str, Any]
     summary: pd.DataFrame
     advice: str
+    has_page: bool = True  # False: page and figures in the folder are older than its records (report=off)
 
     @property
     def name(self) -> str:
@@ -43,17 +45,16 @@ class Findings:
     @property
     def figures(self) -> list[Path]:
         """Return the PNG figures, sorted by name."""
-        return sorted((self.folder / "figures").glob("*.png"))
+        return sorted((self.folder / "figures").glob("*.png")) if self.has_page else []
 
     @property
     def pages(self) -> list[Path]:
-        return [path for name in ("report.html", "summary.csv") if (path := self.folder / name).is_file()]
+        names = ("report.html", "summary.csv") if self.has_page else ("summary.csv",)
+        return [path for name in names if (path := self.folder / name).is_file()]
 
     def cells(self) -> Iterator[tuple[str, dict[str, Any], dict[str, float]]]:
         """Yield (name with temperature, labels, finite numbers) of each cell."""
-        from sdbench.metrics.text import names_of
-
-        names = names_of(self.summary.set_index("cell"))
+        names = self._names()
         for row in self.summary.to_dict("records"):
             known = {str(name): value for name, value in row.items() if value is not None and value == value}
             labels = {name: known.pop(name) for name in LABELS if name in known}
@@ -62,7 +63,25 @@ class Findings:
                 for name, value in known.items()
                 if isinstance(value, int | float) and math.isfinite(value)
             }
-            yield f"{names[row['cell']]} T={row['temperature']:g}", labels, numbers
+            yield names[str(row["cell"])], labels, numbers
+
+    def _names(self) -> dict[str, str]:
+        """Return {cell: name with temperature}, and what tells cells apart that would share it: pair, task, seed, …, or the key."""
+        from sdbench.metrics.cells import VARIED
+        from sdbench.metrics.text import names_of
+
+        cells = self.summary.set_index("cell")
+        names = {str(key): f"{name} T={cells.at[key, 'temperature']:g}" for key, name in names_of(cells).items()}
+        for column in (*(name for name in ("model", "task", "protocol", *VARIED) if name in cells), None):
+            counts = Counter(names.values())
+            is_telling = column is None or cells[column].nunique() > 1
+            names = {
+                key: f"{name} {f'{column}={cells.at[key, column]}' if column else key}"
+                if counts[name] > 1 and is_telling
+                else name
+                for key, name in names.items()
+            }
+        return names
 
 
 class Tracker(Protocol):

@@ -1,5 +1,6 @@
 """MLflow: one run per results folder with its configuration, figures and page, and a child run per cell with its numbers."""
 
+import contextlib
 import os
 import socket
 from typing import Any
@@ -32,6 +33,7 @@ class MLflow:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
+        client, key = None, ""
         try:
             client = MlflowClient(self.uri)
             known = client.get_experiment_by_name(self.experiment)
@@ -47,6 +49,9 @@ class MLflow:
                 client.set_terminated(child.info.run_id)
             client.set_terminated(key)
         except (MlflowException, OSError) as error:
+            if client and key:  # sent again, it is another run: this one must not look as if it went on
+                with contextlib.suppress(MlflowException, OSError):
+                    client.set_terminated(key, "FAILED")
             raise TrackerError(f"MLflow: {first_line(error)}") from None
         return f"MLflow experiment {self.experiment}, run {key} at {client.tracking_uri}"
 
