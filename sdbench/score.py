@@ -215,8 +215,8 @@ def run(arguments: Sequence[str]) -> dict[str, Any]:
     switch("per_example", settings["per_example"])
     if not isinstance(settings["level"], float) or not 0 < settings["level"] < 1:
         raise ValueError(f"level must be a number between 0 and 1, got {settings['level']}")
-    integer("resamples", settings["resamples"], 100)
-    integer("bootstrap_seed", settings["bootstrap_seed"], 0)
+    for key, low in (("resamples", 100), ("bootstrap_seed", 0)):
+        settings[key] = integer(key, settings[key], low)
     out = check_out(options.pop("out", None))
     refuse_unknown("", options, [*EXAMPLES, *tasks.options(name)])
     task = tasks.load(name, **{"n": None, **options})

@@ -98,11 +98,19 @@ class PairInfo:
         return next(filter(None, (why_limited(c) for c in self.configs.values() if longest_text(c) == self.limit)), "")
 
     def ids(self, prompt: Prompt) -> list[int]:
-        """Tokenize a prompt as the model reads it: text with the tokenizer's special tokens, turns through the chat template."""
+        """Tokenize a prompt as the model reads it: text with the tokenizer's special tokens, turns through the chat template,
+        which leaves a last turn of the assistant open.
+        """
         if prompt.text is not None:
             return list(self.tokenizer(prompt.text + prompt.prefix)["input_ids"])  # type: ignore[arg-type]
         turns = [{"role": turn.role, "content": turn.content} for turn in prompt.messages]
-        options = {"tokenize": False, "add_generation_prompt": True, **self.metadata.model.chat_options}
+        is_begun = turns[-1]["role"] == "assistant"
+        options: dict[str, Any] = {
+            "tokenize": False,
+            "add_generation_prompt": not is_begun,
+            "continue_final_message": is_begun,
+        }
+        options |= self.metadata.model.chat_options
         text = str(self.tokenizer.apply_chat_template(turns, **options)) + prompt.prefix
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
 

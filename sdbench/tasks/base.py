@@ -47,7 +47,7 @@ class DataTask(Padding):
         if self.data is None and not self.dataset:
             raise ValueError(f"{self.name} needs data=rows.jsonl, or dataset= with an id of the hub")
         for option, low in {"n": 1, "shots": 0, "max_new_tokens": 1, "seed": 0, "pad_to": 1}.items():
-            optional_integer(option, getattr(self, option), low)
+            setattr(self, option, optional_integer(option, getattr(self, option), low))
         if not isinstance(self.chat, bool | None):
             raise ValueError(f"chat must be true, false or null, got {self.chat}")
         rules, self.version = self.rules, version
@@ -123,7 +123,12 @@ class DataTask(Padding):
         text = self.until_stop(completion)
         values = dict(score.values)
         for name in self.extra_metrics:
-            values |= load_metric(name)(text.strip(), self.fields(example.row)["answer"])
+            more = load_metric(name)(text.strip(), self.fields(example.row)["answer"])
+            if repeated := sorted(more.keys() & score.values.keys()):
+                raise ValueError(
+                    f"extra_metrics: {name} gives {repeated[0]}, which {self.name} scores itself: remove it"
+                )
+            values |= more
         general = {"is_truncated": is_truncated and text == completion, "is_empty": not text.strip()}
         return replace(score, values=values, flags={**general, "is_extraction_failed": False, **score.flags})
 

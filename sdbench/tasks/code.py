@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config.checks import integer, number
 from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.extract import REPAIRS, Candidate, Reading, extract
+from sdbench.tasks.extract import REPAIRS, Candidate, Reading, defines, extract, parse
 from sdbench.tasks.protocol import Protocol
 from sdbench.types import Example, Metric, Score
 
@@ -62,7 +62,7 @@ class CodeTask(DataTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)
-        integer("workers", self.workers, 1)
+        self.workers = integer("workers", self.workers, 1)
 
     @property
     def rules(self) -> CodeProtocol:
@@ -119,9 +119,14 @@ class CodeTask(DataTask):
         from sdbench.tasks.sandbox import Program
 
         answers = [(example.row, text) for example, text in pairs]
-        literal = self._run([Program(self.literal(row, text), self.tests(row)) for row, text in answers])
+        programs = [Program(self.literal(row, text), self.tests(row)) for row, text in answers]
+        literal = self._run(programs)
         readings = {i: self.repair(*answers[i]) for i, outcome in enumerate(literal) if outcome.status != "passed"}
-        repaired = {i: reading for i, reading in readings.items() if reading is not None and reading.repairs}
+        repaired = {
+            i: reading
+            for i, reading in readings.items()
+            if reading is not None and (reading.repairs or not self._is_readable(answers[i][0], programs[i].code))
+        }
         again = self._run([Program(reading.code, self.tests(answers[i][0])) for i, reading in repaired.items()])
         passed = {i for i, outcome in zip(repaired, again, strict=True) if outcome.status == "passed"}
         scores = []
@@ -136,6 +141,11 @@ class CodeTask(DataTask):
             values = {"pass@1": float(is_passed), "pass@1_repaired": float(is_passed or i in passed)}
             scores.append(Score(values, flags=flags))
         return scores
+
+    def _is_readable(self, row: Row, code: str) -> bool:
+        """Return whether a program parses and defines what the tests call; the literal one may lack a fence or a newline."""
+        tree = parse(code)
+        return tree is not None and defines(tree, self.entry_points(row))
 
     def measure(self, example: Example, text: str) -> Score:
         return self.measure_all([(example, text)])[0]

@@ -120,11 +120,12 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
-        return pyarrow.parquet.read_table(path).to_pylist()
-    try:
-        rows = [row for _, row in read_json_lines(path)]
-    except ValueError as error:
-        raise ConfigError(f"task.data={error}") from None
+        rows = pyarrow.parquet.read_table(path).to_pylist()
+    else:
+        try:
+            rows = [row for _, row in read_json_lines(path)]
+        except ValueError as error:
+            raise ConfigError(f"task.data={error}") from None
     if not rows:
         raise ConfigError(f"task.data={path} has no rows")
     return rows

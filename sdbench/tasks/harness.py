@@ -67,7 +67,10 @@ class CodeEval:
             for test, candidates in zip(references, predictions, strict=True)
             for candidate in candidates
         ]
-        outcomes = iter(self.run(programs))
+        done = self.run(programs)
+        if (broken := next((each for each in done if each.status == "error"), None)) is not None:
+            raise RuntimeError(f"the sandbox could not run a program: {broken.detail}")
+        outcomes = iter(done)
         endings = [[next(outcomes).status for _ in candidates] for candidates in predictions]
         counts = [(len(ends), ends.count("passed")) for ends in endings]
         possible = [size for size in k if all(total >= size for total, _ in counts)]

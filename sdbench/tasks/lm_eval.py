@@ -251,5 +251,5 @@ class LmEvalTask(DataTask):
 
 def _turns(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Prompt:
     """Return the turns, where the harness applies a chat template. Without a generation prompt the last one begins the answer."""
-    turns = tuple(Message(turn["role"], turn["content"]) for turn in messages)
-    return Prompt(messages=turns) if add_generation_prompt else Prompt(messages=turns[:-1], prefix=turns[-1].content)
+    assert add_generation_prompt or messages[-1]["role"] == "assistant", "the harness begins the answer"
+    return Prompt(messages=tuple(Message(turn["role"], turn["content"]) for turn in messages))

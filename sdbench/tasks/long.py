@@ -50,7 +50,7 @@ class LongTiny(CnnDm):
     padded_by = "length"
 
     def __post_init__(self) -> None:
-        optional_integer("length", self.length, 1)
+        self.length = optional_integer("length", self.length, 1)
         self.depth = number("depth", self.depth, 0, 1)
         if self.entropy not in NEW:
             raise ValueError(

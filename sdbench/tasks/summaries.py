@@ -49,7 +49,7 @@ class Summaries(DataTask):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.truncate_words = self.rules.truncate_words if self.truncate_words is None else self.truncate_words
-        optional_integer("truncate_words", self.truncate_words, 1)
+        self.truncate_words = optional_integer("truncate_words", self.truncate_words, 1)
 
     def measure(self, example: Example, text: str) -> Score:
         if self.truncate_words is not None:

@@ -4,6 +4,7 @@ A row: {"translation": {"de": "Die Katze schläft.", "en": "The cat is sleeping.
 Not covered: TER, COMET (a model), other pairs of languages.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -51,6 +52,14 @@ class WMT(DataTask):
     @property
     def _languages(self) -> list[str]:
         return self.direction.split("-")
+
+    def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for number, row in enumerate(rows):
+            pair = row.get("translation")
+            if not isinstance(pair, Mapping) or not set(self._languages) <= set(pair):
+                languages = " and ".join(self._languages)
+                raise ValueError(f"row {number} of {self.data or self.dataset} has no translation with {languages}")
+        return rows
 
     def fields(self, row: Row) -> Fields:
         source, target = self._languages

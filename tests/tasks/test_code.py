@@ -1,12 +1,14 @@
 """HumanEval and MBPP through the sandbox: references pass, emptied bodies fail, answers of every shape are read."""
 
 import pickle
+from types import SimpleNamespace
 
 import pytest
 from own import CODE, load, protocols
 from styles import HUMANEVAL, MBPP, answers
 
 import sdbench.tasks
+from sdbench.tasks import harness
 from sdbench.tasks.extract import REPAIRS
 
 SHAPES = {
@@ -191,3 +193,21 @@ def test_the_same_program_runs_once_and_counts_for_every_answer(monkeypatch):
     )
     assert len(asked) == len(set(asked)) == 2 * len(examples)
     assert [score.values["pass@1"] for score in scores] == [1.0, 1.0, 0.0] * len(examples)
+
+
+def test_a_program_that_the_protocol_could_not_read_runs_as_it_was_meant():
+    """Without the closing fence the harness reads nothing; without a newline it writes the code behind the docstring."""
+    task = load("mbpp", protocol="llama")
+    (score,) = task.score_all([(example, f"\n{example.row['code']}") for example in list(task.examples())[:1]])
+    assert (score.values["pass@1"], score.values["pass@1_repaired"]) == (0.0, 1.0)
+    task = load("humaneval", protocol="bigcode")
+    example = next(iter(task.examples()))
+    (score,) = task.score_all([(example, example.row["canonical_solution"].lstrip("\n"))])
+    assert score.values["pass@1_repaired"] == 1.0
+
+
+def test_a_sandbox_that_fails_is_no_wrong_answer_of_the_harness(monkeypatch):
+    outcome = SimpleNamespace(status="error", detail="the worker ended twice")
+    monkeypatch.setattr(harness.CODE_EVAL, "run", lambda programs: [outcome] * len(programs), raising=False)
+    with pytest.raises(RuntimeError, match="the sandbox could not run a program: the worker ended twice"):
+        harness.CODE_EVAL.compute(references=["assert True"], predictions=[["pass"]], k=[1])

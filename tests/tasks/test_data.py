@@ -4,10 +4,13 @@ import json
 import subprocess
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+import sdbench.tasks
 from sdbench.config import ConfigError
-from sdbench.tasks.data import load
+from sdbench.tasks.data import load, read_rows
 
 
 def test_a_local_file_wins_over_the_id_and_keeps_its_order(tmp_path):
@@ -58,3 +61,25 @@ def test_the_package_has_its_tasks_at_hand():
     code = "import sdbench, sys\nprint(len(list(sdbench.tasks.load('gsm8k-tiny', n=2).examples())), 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "False"]
+
+
+def test_a_parquet_file_without_rows_is_named(tmp_path):
+    pq.write_table(pa.table({"question": pa.array([], pa.string())}), tmp_path / "none.parquet")
+    with pytest.raises(ConfigError, match=r"none\.parquet has no rows$"):
+        read_rows(tmp_path / "none.parquet")
+
+
+def test_a_row_without_its_languages_is_named(tmp_path):
+    path = tmp_path / "rows.jsonl"
+    path.write_text(
+        json.dumps({"translation": {"de": "Hallo", "en": "Hello"}}) + "\n" + json.dumps({"translation": "x"}) + "\n"
+    )
+    with pytest.raises(ValueError, match=r"^row 1 of \S+ has no translation with de and en$"):
+        list(sdbench.tasks.load("wmt16", data=str(path)).examples())
+
+
+def test_whole_floats_are_whole_numbers(tmp_path):
+    """A YAML file or another program may write 2.0."""
+    task = sdbench.tasks.load("gsm8k-tiny", n=2.0, max_new_tokens=9.0)
+    assert (len(task.ids), task.max_new_tokens) == (2, 9)
+    assert all(isinstance(value, int) for value in (task.n, task.max_new_tokens))

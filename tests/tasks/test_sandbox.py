@@ -292,3 +292,20 @@ def test_a_killed_run_takes_its_workers_and_programs_along(tmp_path):
         time.sleep(0.1)
     assert not leftovers()
     shutil.rmtree(home, ignore_errors=True)
+
+
+def test_programs_that_have_not_begun_are_given_up_after_an_interrupt(monkeypatch):
+    jail = package.Sandbox(backend="none", timeout_s=5, workers=1)
+    started = []
+
+    def run(program):
+        started.append(program)
+        if len(started) == 2:
+            raise KeyboardInterrupt
+        time.sleep(0.05)
+
+    monkeypatch.setattr(jail, "_run", run)
+    with pytest.raises(KeyboardInterrupt):
+        jail.run([f"x = {number}" for number in range(50)])
+    jail._threads.shutdown(wait=True)
+    assert len(started) < 10

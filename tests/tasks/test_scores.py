@@ -294,3 +294,13 @@ def test_rows_written_here_have_the_real_fields(real_data):
     for own, real in (("gsm8k", "gsm8k_test_first100"), ("humaneval", "humaneval")):
         with (ROWS / f"{own}.jsonl").open() as ours, (real_data / f"{real}.jsonl").open() as theirs:
             assert set(json.loads(ours.readline())) == set(json.loads(theirs.readline()))
+
+
+def test_an_extra_metric_replaces_no_score_of_the_task(monkeypatch):
+    monkeypatch.setattr("sdbench.tasks.base.load_metric", lambda name: lambda text, answer: {"strict": 0.0})
+    task = sdbench.tasks.load("gsm8k-tiny", n=1)
+    task.extra_metrics = ("strict",)
+    with pytest.raises(
+        ValueError, match="extra_metrics: strict gives strict, which gsm8k-tiny scores itself: remove it"
+    ):
+        task.score(next(iter(task.examples())), "#### 1")

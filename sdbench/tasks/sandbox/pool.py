@@ -96,7 +96,12 @@ class Sandbox(AbstractContextManager):
 
     def run(self, programs: Sequence[str | Program]) -> list[Outcome]:
         """Return outcomes in the order of the programs."""
-        return [future.result() for future in [self.submit(program) for program in programs]]
+        futures = [self.submit(program) for program in programs]
+        try:
+            return [future.result() for future in futures]
+        finally:
+            for future in futures:
+                future.cancel()  # after an error or Ctrl-C: those that have not begun
 
     def submit(self, program: str | Program) -> Future[Outcome]:
         """Run a program as soon as a worker is free, for example while the model decodes."""
