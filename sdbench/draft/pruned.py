@@ -63,7 +63,8 @@ class PrunedDrafter(ModelDrafter):
             write_distances(key, distances)
         start = min(range(len(distances)), key=distances.__getitem__)
         if key not in target.pruned:  # one at a time: weights may have changed
-            target.pruned = {key: PrunedLM(target, range(start, start + num_dropped))}
+            others = {name: lm for name, lm in target.pruned.items() if not isinstance(lm, PrunedLM)}
+            target.pruned = {**others, key: PrunedLM(target, range(start, start + num_dropped))}
         model = target.pruned[key]
         model.patience, model.known = target.patience, target.known and (model.known or KnownPrefixes())
         drafter = cls(model, setup.warp)

@@ -41,7 +41,8 @@ class Translation:
         self.shared = shared_ids(target, draft)
         self.begin: list[int] = list(draft("")["input_ids"])  # the ids with which the draft's texts begin
         texts, special = texts_of_ids(target), set(target.all_special_ids)
-        left = [n for n, text in enumerate(texts) if n not in self.shared | dict.fromkeys(special) and text]
+        known = self.shared.keys() | special
+        left = [n for n, text in enumerate(texts) if n not in known and text]
         encoded = draft([texts[n] for n in left], add_special_tokens=False)["input_ids"] if left else []
         # Special tokens and parts of a character that the draft does not have are left out.
         self.pieces: dict[int, list[int]] = {

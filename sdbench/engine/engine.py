@@ -49,6 +49,8 @@ class Engine:
     draft: LM | None = field(init=False)
 
     def __post_init__(self) -> None:
+        if self.target_model.device.type == "cuda":
+            torch.cuda.set_device(self.target_model.device)  # clocks and graphs use the current one
         options: Any = {"capture": self.capture, "packed": PackedWeights() if self.packed else None}
         self.target = LM(self.target_model, **options)
         self.draft = None if self.draft_model is None else LM(self.draft_model, role="draft", **options)
@@ -89,7 +91,9 @@ class Engine:
         for rule in verifiers:
             refuse_tensors(rule)
         reading = [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
-        refuse_too_long(prompts, {request.prompt for request in requests}, options.max_new_tokens, reading)
+        numbers = {request.prompt for request in requests}
+        refuse_too_long(prompts, numbers, options.max_new_tokens, reading)
+        refuse_foreign_ids(prompts, numbers, options.warp.vocab_size or lm.vocab_size)
         batch_run = partial(BatchRun, lm, drafter, prompts, verifiers, options, self.hook, requests)
         num_rows = min(options.batch_size, len(requests))
         return self._decode(batch_run, claim or claim_all(requests), num_rows, may_halve=not options.timing)
@@ -146,7 +150,8 @@ class Engine:
     def capture_at_once(self) -> None:
         """Capture each step the first time it runs from now on, for example in a warm-up before timing."""
         for model in self.models:
-            model.patience = 1
+            for lm in (model, *model.pruned.values()):
+                lm.patience = 1
 
     def forget(self) -> None:
         """Free the KV caches that are kept for captured steps."""
@@ -166,6 +171,15 @@ def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) 
         sentence = limits.broken_by(type(part).__name__, has_draft_model=has_model, has_logits=has_logits, **setting)
         if sentence is not None:
             raise ValueError(sentence)
+
+
+def refuse_foreign_ids(prompts: Sequence[Sequence[int]], numbers: Iterable[int], num_ids: int) -> None:
+    """Raise ValueError for a prompt with an id that not both models have, such as a marker that was added to the target's."""
+    for number in sorted(numbers):
+        if (largest := max(prompts[number], default=0)) >= num_ids:
+            raise ValueError(
+                f"prompt {number} has the token id {largest}, and the models share ids below {num_ids}: give a draft that has it"
+            )
 
 
 def refuse_too_long(

@@ -129,7 +129,10 @@ def _ids(name: str, value: Any, num_ids: int, which: str, wanted: str = "a list 
 
 def _keys(keys: Sequence[Key] | None, count: int) -> list[Key]:
     """Return one key per prompt, with NumPy integers as Python's."""
-    names = [key if isinstance(key, str) else index(key) for key in (range(count) if keys is None else keys)]
+    try:
+        names = [key if isinstance(key, str) else index(key) for key in (range(count) if keys is None else keys)]
+    except TypeError:
+        raise ValueError(f"keys must be a list of whole numbers or texts, got {keys!r}") from None
     if len(names) != count or len(set(names)) != count:
         raise ValueError(f"keys must be one per prompt, all different: got {len(names)} for {count} prompts")
     return names

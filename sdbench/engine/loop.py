@@ -201,7 +201,8 @@ class BatchRun:
         if warp.is_greedy:
             ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), clamp_nan_ids(p, self.num_ids)
         extra = dict(zip(wanted, more, strict=True))
-        draft = replace(draft, tokens=valid[:, 1:])
+        q = valid[:, 1:] if draft.q is draft.tokens else draft.q
+        draft = replace(draft, tokens=valid[:, 1:], q=q)
         states = extra.get("target_hidden"), extra.get("layer_hidden")
         evidence = Evidence(p, draft, warp.is_greedy, extra.get("raw"), *states)
         count = len(batch.rows)

@@ -33,7 +33,7 @@ class LatencyPlan:
 
 
 @dataclass(frozen=True)
-class Clocked:
+class Measured:
     """The seconds of one timing; the split is NaN if it was not requested."""
 
     tokens: int
@@ -84,7 +84,7 @@ def order(cells: int, trial: int, seed: int) -> list[int]:
     return permutation[::-1] if trial % 2 else permutation
 
 
-def spread(count: int, kept: int) -> list[int]:
+def evenly_spaced(count: int, kept: int) -> list[int]:
     """Return `kept` of `count` indices, evenly spread, including both ends."""
     if kept >= count:
         return list(range(count))
@@ -93,7 +93,7 @@ def spread(count: int, kept: int) -> list[int]:
     return sorted({round(i * (count - 1) / (kept - 1)) for i in range(kept)})
 
 
-def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
+def points_to_time(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
     """Return both baselines and `cells` points of each curve: first those between which the recommendation decides (`advised`,
     keys of cells), then others spread over the curve. Lossless points are left out, because the same work is already timed.
     """
@@ -105,7 +105,7 @@ def on_the_clock(points: Sequence[Point], cells: int, advised: Sequence[str]) ->
     for curve in curves.values():
         near = [index for index, point in enumerate(curve) if point.cell.key in advised]
         near = near[max(0, len(near) - cells) // 2 :][:cells]
-        far = [index for index in spread(len(curve), cells) if index not in near][: cells - len(near)]
+        far = [index for index in evenly_spaced(len(curve), cells) if index not in near][: cells - len(near)]
         chosen += [curve[index] for index in sorted([*near, *far])]
     return chosen
 
@@ -119,10 +119,10 @@ def _curve(point: Point) -> Hashable:
 
 
 def timing_record(
-    plan: LatencyPlan, cell: str, example: str, repeat: int, clocked: Clocked, *, started_at: float
+    plan: LatencyPlan, cell: str, example: str, repeat: int, measured: Measured, *, started_at: float
 ) -> TimingRecord:
     """Return a measurement as its record."""
-    values: dict[str, Any] = asdict(clocked)
+    values: dict[str, Any] = asdict(measured)
     rounds_s = values.pop("rounds_s")
     values |= {f"round_p{percent}_s": quantile(rounds_s, percent / 100) for percent in (50, 90, 99)}
     return TimingRecord(plan.pass_id, plan.machine, cell, example, repeat, **values, started_at=started_at)

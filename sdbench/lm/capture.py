@@ -157,8 +157,9 @@ class GraphStep:
     def __init__(self, step: CapturedStep, inputs: tuple[Tensor, ...], pool: Any) -> None:
         self.inputs = tuple(x.clone() for x in inputs)
         self.graph: Any = None
+        self.step = step  # kept with its graph, which reads tensors that the step may own
         if inputs[0].device.type != "cuda":
-            self.step, self.outputs = step, tuple(x.clone() for x in step(*self.inputs))
+            self.outputs = tuple(x.clone() for x in step(*self.inputs))
             return
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())

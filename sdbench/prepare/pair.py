@@ -55,7 +55,9 @@ def device_of(name: str) -> str:
 
     if name == "auto":
         accelerator = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
-        return "cpu" if accelerator is None else accelerator.type
+        return "cpu" if accelerator is None or accelerator.type == "mps" else accelerator.type
+    if name.partition(":")[0] == "mps":
+        raise ConfigError("device=mps has no float64, in which sdbench adds and draws: use device=cpu")
     backend = getattr(torch, name.partition(":")[0], None)  # torch.hpu exists only with its plug-in
     if backend is None or not backend.is_available():
         raise ConfigError(f"device={name} is not available on this machine; use device=cpu or device=auto")

@@ -72,7 +72,8 @@ class CascadeOPT(_Cascade):
         if evidence.is_greedy:
             return CascadeDiff(self.alpha)
         tv = measured_tv(evidence.p[:, :-1], evidence.draft.q).clamp_max(1)
-        return CascadeDiff(knob(self.alpha, tv) * tv).settle(evidence)
+        # NaN logits, and slots that are not offered, are no business of the knob: p and q keep the NaN.
+        return CascadeDiff((knob(self.alpha, tv) * tv).nan_to_num(0)).settle(evidence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -203,7 +203,8 @@ class Within(Outer):
 
             verdict = keep_until_first_rejection(keep, evidence, correct, u)
         after = self._inside(inside[row, verdict.accepted], verdict.next_token[:, None])[:, 1:]
-        return replace(verdict, state=after.long())
+        is_spared = evidence.draft.is_sure & inside[:, :-1] if isinstance(self.rule, Sure) else None
+        return replace(verdict, state=after.long(), is_spared=is_spared)
 
     def _inside(self, before: Tensor, tokens: Tensor) -> Tensor:
         """Return [B,K+1] bool: whether each of tokens [B,K], and the next, is inside a span; `before` [B] is that of the first."""

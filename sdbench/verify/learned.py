@@ -50,7 +50,8 @@ class Diversed(Tokenwise):
     def settle(self, evidence: Evidence) -> Any:
         """Return the ensemble with w [B,K]."""
         score = self.head.score(self.head.features_of(evidence)).double()
-        return Ensemble(torch.sigmoid(score + knob(self.offset, score)), self.mix, self.greedy)
+        w = torch.sigmoid(score + knob(self.offset, score)).nan_to_num(1)  # p and q keep the NaN of such logits
+        return Ensemble(w, self.mix, self.greedy)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         raise TypeError("Diversed must be settled first: its weight depends on states, not on p and q")

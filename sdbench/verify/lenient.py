@@ -49,7 +49,7 @@ class Lossy(GreedySet):
     is_pointwise: ClassVar[bool] = True
 
     alpha: float | Tensor = number(high=1, lossless=0)
-    beta: float | Tensor = number(1.0, is_open=True, lossless=1)
+    beta: float | Tensor = number(1.0, high=10, is_open=True, lossless=1)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         return ratio(p, (1 - knob(self.alpha, q)) * q).clamp_max(1)

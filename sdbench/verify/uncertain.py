@@ -82,7 +82,7 @@ class Contrastive(Towards, GreedyLaw):
     is_ordered: ClassVar[bool] = False
 
     alpha: float | Tensor = number(0.1, high=1, lossless=0)
-    beta: float | Tensor = number(0.5, lossless=0)
+    beta: float | Tensor = number(0.5, high=10, lossless=0)
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
         return self.greedy_scores(p.log(), q.log()).softmax(-1)

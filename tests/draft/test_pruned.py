@@ -2,6 +2,7 @@
 
 import copy
 from math import acos, pi
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,8 +10,11 @@ import torch
 
 import sdbench
 from sdbench.draft import pruned
+from sdbench.engine import Engine
+from sdbench.lm.known import KnownPrefixes
 from sdbench.lm.model import LM
 from sdbench.lm.pruned import PrunedLM, angular_distances, sample_texts
+from sdbench.probs import Warp
 from sdbench.records import Store
 from tests.contracts.parts import parts
 from tests.draft import proofs
@@ -206,3 +210,25 @@ def test_options_that_cannot_be_are_refused(target, options, sentence):
     engine = sdbench.Engine(target)
     with pytest.raises(ValueError, match=sentence):
         engine.drafter("pruned", engine.warp(), options)
+
+
+def test_the_latency_pass_times_a_pruned_draft_that_is_captured_at_once_and_keeps_no_prompt(target):
+    """The draft of a run is built before the pass, and shares the target's weights but not its cache of prompts."""
+    engine = Engine(target, None)
+    engine.target.known = KnownPrefixes()
+    drafter = engine.drafter("pruned", Warp(0.0), {"keep_layers": 2})
+    (model,) = engine.target.pruned.values()
+    assert model.known is not None
+    assert model.patience > 1
+    engine.capture_at_once()
+    assert model.patience == 1
+    other = engine.drafter("pruned", Warp(0.0), {"keep_layers": 3})
+    assert len(engine.target.pruned) == 1, "one at a time"
+    assert drafter is not other
+
+
+def test_a_pruned_draft_leaves_trained_layers_where_they_are(target):
+    engine = Engine(target, None)
+    engine.target.pruned["eagle"] = trained = SimpleNamespace(forget=lambda: None)
+    engine.drafter("pruned", Warp(0.0), {"keep_layers": 2})
+    assert engine.target.pruned["eagle"] is trained

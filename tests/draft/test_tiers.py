@@ -24,7 +24,7 @@ from sdbench.cli import main
 from sdbench.draft.slim import mix
 from sdbench.probs import draw, rest_of
 from sdbench.types import Evidence
-from sdbench.verify import Block, Ensemble, Exact, Sure, Typical
+from sdbench.verify import Block, Ensemble, Exact, Sure, Typical, Within
 from tests.draft.proofs import target_of
 from tests.draft.test_early_exit import Sharing
 from tests.engine.models import PROMPTS, by_family, tiny
@@ -322,3 +322,14 @@ def test_what_cannot_be_is_refused_in_a_sentence(tmp_path, capsys, given, senten
         rest = [word for word in rest if not word.startswith("drafter")]
     assert main([*rest, *given]) == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.0])
+def test_a_span_around_what_is_sure_spares_it_as_the_rule_does(models, temperature):
+    """Within a span that begins with the prompt and never ends, texts and origins are those of the rule inside it."""
+    inner, options = Sure(Exact()), {"temperature": temperature, "prompts": [[*prompt, 7] for prompt in PROMPTS]}
+    plain, inside = (decode(models, [rule], **options) for rule in (inner, Within(inner, begin=7, end=60)))
+    assert count_sure(plain)
+    for a, b in zip(plain, inside, strict=True):
+        if 60 not in a.tokens:
+            assert (a.tokens, a.origins) == (b.tokens, b.origins)

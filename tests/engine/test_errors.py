@@ -1,11 +1,14 @@
 """The user's mistakes are sentences that name option, rule and value, before anything is decoded."""
 
+import math
+
 import pytest
 import torch
 from transformers import MambaConfig, MambaForCausalLM
 
 import sdbench
-from sdbench.verify import Ensemble, Exact
+from sdbench.engine.engine import refuse_foreign_ids
+from sdbench.verify import Cactus, Contrastive, Ensemble, Exact, Lossy
 from tests.engine.models import pair, tiny
 
 
@@ -88,3 +91,28 @@ def test_a_model_with_recurrent_state_is_refused_by_name():
     mamba = MambaForCausalLM(MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=1, state_size=4))
     with pytest.raises(ValueError, match="mamba"):
         sdbench.generate(mamba, None, [[1]], [Exact()])
+
+
+def test_a_prompt_with_an_id_that_the_pair_does_not_share_is_named():
+    """A target may have markers that its draft lacks: their embedding would be read beyond its end."""
+    with pytest.raises(
+        ValueError, match=r"^prompt 1 has the token id 9, and the models share ids below 9: give a draft"
+    ):
+        refuse_foreign_ids([[1, 8], [9, 2], [30]], [0, 1], 9)
+    refuse_foreign_ids([[1, 8], [30]], [0], 9)
+
+
+@pytest.mark.parametrize("keys", [[1.5, 2.5], 5])
+def test_keys_that_are_none_are_one_sentence(keys):
+    models = pair("llama")
+    with pytest.raises(ValueError, match=r"^keys must be a list of whole numbers or texts, got"):
+        sdbench.generate(*models, [[1, 2], [3]], [Exact()], keys=keys, max_new_tokens=2)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [lambda: Lossy(alpha=0.1, beta=math.inf), lambda: Contrastive(alpha=0.1, beta=math.inf), lambda: Cactus(math.inf)],
+)
+def test_a_knob_without_a_limit_is_refused_and_no_law_of_nan(rule):
+    with pytest.raises(ValueError, match=r"must be a number in .0, 10\]"):
+        rule()

@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from sdbench.config import TimingOptions
-from sdbench.engines.latency import Clocked, LatencyPlan, on_the_clock, order, quantile, spread
+from sdbench.engines.latency import LatencyPlan, Measured, evenly_spaced, order, points_to_time, quantile
 from sdbench.engines.native.timing import continue_pass
 from sdbench.engines.native.trials import (
     TimedCell,
@@ -71,7 +71,7 @@ def test_a_pass_that_was_cut_off_goes_on_and_other_cells_or_machines_begin_one(t
 
 @pytest.mark.parametrize(("count", "kept", "places"), [(11, 5, [0, 2, 5, 8, 10]), (3, 5, [0, 1, 2]), (4, 1, [3])])
 def test_the_timed_cells_are_spread_with_both_ends(count, kept, places):
-    assert spread(count, kept) == places
+    assert evenly_spaced(count, kept) == places
 
 
 def test_quantiles_are_values_that_occurred():
@@ -88,7 +88,7 @@ def test_every_cell_is_timed_on_every_unit_in_every_repeat_and_once_split():
     seen = []
 
     def clock(cell):
-        return lambda unit, is_split: seen.append((cell, unit, is_split)) or Clocked(5, 5, 0.1, 1.0, 0.1)
+        return lambda unit, is_split: seen.append((cell, unit, is_split)) or Measured(5, 5, 0.1, 1.0, 0.1)
 
     timed = [TimedCell(cell, clock(cell), has_split=cell != "c") for cell in ("a", "b", "c")]
     todo = trials_of([("x", "y"), ("z",)], 3)
@@ -102,7 +102,7 @@ def test_every_cell_is_timed_on_every_unit_in_every_repeat_and_once_split():
 
 
 def test_a_trial_is_one_block_and_its_order_is_the_same_where_a_pass_goes_on():
-    timed = [TimedCell(cell, lambda *_: Clocked(5, 5, 0.1, 1.0, 0.1)) for cell in "abcd"]
+    timed = [TimedCell(cell, lambda *_: Measured(5, 5, 0.1, 1.0, 0.1)) for cell in "abcd"]
     todo = trials_of([("x",), ("y",), ("z",)], 2)
     whole, rest = run(timed, todo), run(timed, todo[2:])
     assert [{record.example for record in block} for block in whole] == [{trial.unit[0]} for trial in todo]
@@ -120,7 +120,7 @@ def test_an_outlier_is_timed_again_once_and_marked(at, is_uneven):
             calls.append(unit)
             if len(calls) == at * 4 + 1:
                 rounds = [*rounds[:-1], 8 * sum(rounds)] if is_uneven else [8 * each for each in rounds]
-            return Clocked(9, len(rounds), 0.1, sum(rounds), 0.1, tuple(rounds))
+            return Measured(9, len(rounds), 0.1, sum(rounds), 0.1, tuple(rounds))
 
         return time
 
@@ -140,7 +140,7 @@ def test_longer_texts_and_a_slow_hour_are_no_outliers():
         def time(unit, is_split):
             slow = 4 if unit[0] in "567" else 1  # the whole machine
             rounds = [slow * pace * math.exp(draw.gauss(0, 0.15)) for _ in range(draw.randint(5, 100))]
-            return Clocked(9, len(rounds), 0.1, sum(rounds), 0.1, tuple(rounds))
+            return Measured(9, len(rounds), 0.1, sum(rounds), 0.1, tuple(rounds))
 
         return time
 
@@ -153,7 +153,7 @@ def test_longer_texts_and_a_slow_hour_are_no_outliers():
 def test_the_default_pass_is_short():
     """Six cells over the default sweep: the target alone twice, lossless, three points."""
     timing = TimingOptions()
-    timed = [TimedCell(str(i), lambda *_: Clocked(1, 1, 0, 1, 0), has_split=i > 0) for i in range(6)]
+    timed = [TimedCell(str(i), lambda *_: Measured(1, 1, 0, 1, 0), has_split=i > 0) for i in range(6)]
     assert num_timed(timed, trials_of([(str(i),) for i in range(timing.examples)], timing.repeats)) <= 70
 
 
@@ -208,10 +208,10 @@ def points_of(ws, **labels) -> list[Point]:
 def test_the_settings_between_which_the_advice_decides_are_timed_and_then_others_of_each_curve():
     prob, logit = (points_of([i / 10 for i in range(10)], mix=mix) for mix in ("prob", "logit"))
     advised = [prob[i].cell.key for i in (6, 7, 8)]
-    chosen = [(point.cell.knobs["mix"], point.cell.w) for point in on_the_clock([*prob, *logit], 3, advised)]
+    chosen = [(point.cell.knobs["mix"], point.cell.w) for point in points_to_time([*prob, *logit], 3, advised)]
     assert chosen == [*(("prob", w) for w in (0.6, 0.7, 0.8)), *(("logit", w) for w in (0.0, 0.4, 0.9))]
-    assert [point.cell.w for point in on_the_clock(prob, 1, advised)] == [0.7]
-    assert [point.cell.w for point in on_the_clock(prob, 4, advised)] == [0.0, 0.6, 0.7, 0.8]
+    assert [point.cell.w for point in points_to_time(prob, 1, advised)] == [0.7]
+    assert [point.cell.w for point in points_to_time(prob, 4, advised)] == [0.0, 0.6, 0.7, 0.8]
 
 
 @pytest.mark.slow

@@ -69,6 +69,24 @@ def test_mentored_decoding_spends_its_divergence_and_no_more(size: int):
         assert (ours >= exact - 1e-12).all()
 
 
+def test_mentored_decoding_keeps_its_bound_where_the_draft_lacks_tokens():
+    """top_p, copied tokens and low temperatures give q = 0 for tokens that the target may write."""
+    generator = torch.Generator().manual_seed(3)
+    p, q = (torch.rand(200, 1, 8, generator=generator, dtype=torch.float64) for _ in range(2))
+    q[torch.rand(q.shape, generator=generator) < 0.3] = 0
+    q[..., 0] += 0.01
+    p, q = p / p.sum(-1, keepdim=True), q / q.sum(-1, keepdim=True)
+    p = torch.cat((p, torch.tensor([[[0.1, 0.5, 0.4, 0, 0, 0, 0, 0]]], dtype=torch.float64)))
+    q = torch.cat((q, torch.tensor([[[0, 0.3, 0.7, 0, 0, 0, 0, 0]]], dtype=torch.float64)))
+    for most in (0.05, 0.2, 1.0):
+        out = Mentored(most).out(p, q)
+        spent = (torch.xlogy(p, p) - torch.xlogy(p, out)).sum(-1)
+        whole = (torch.xlogy(p, p) - torch.xlogy(p, q)).sum(-1)
+        assert (spent <= whole.clamp_max(most) + 1e-9).all()
+        if most < 1:  # beyond, some cuts are of less mass than float64 resolves
+            torch.testing.assert_close(spent, whole.clamp_max(most), rtol=0, atol=1e-9)
+
+
 @by_rule
 @by_size
 def test_the_claimed_law_follows_from_accept_and_replace(named: Named, size: int):

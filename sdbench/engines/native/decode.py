@@ -50,8 +50,9 @@ class Decoder:
 
         from sdbench.engines.native import timing
 
-        for lm in self.engine.models:
-            lm.known = None  # during timing each prompt is prefilled in full
+        for model in self.engine.models:
+            for lm in (model, *model.pruned.values()):
+                lm.known = None  # during timing each prompt is prefilled in full
         try:
             timing.time_plan(self, plan)
         except torch.OutOfMemoryError as error:
@@ -138,7 +139,7 @@ class Decoder:
         for generation in self._decode(items, options, lambda: [numbers[item] for item in work.claim()]):
             yield items[generation.request], generation
 
-    def together(self, point: Point, examples: Sequence[str], *, is_split: bool) -> list[Generation]:
+    def time_batch(self, point: Point, examples: Sequence[str], *, is_split: bool) -> list[Generation]:
         """Decode examples as one timed batch, without measures."""
         timing = "split" if is_split else True
         options = self.options(point.role, batch_size=len(examples), is_measured=False, timing=timing)
@@ -183,6 +184,12 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
     head: Any = pair.target.get_output_embeddings()
     used = min(len(tokenizer), int(head.weight.shape[0]))  # the other rows of the matrix are padding
     engine.vocab_size = min(engine.vocab_size or used, used)
+    stops = engine.target.stop_ids
+    if stops and min(stops) >= engine.vocab_size:
+        raise ConfigError(
+            f"the target ends its texts with id {min(stops)}, and the pair shares ids below {engine.vocab_size}: "
+            "give a draft that has it"
+        )
     return engine
 
 
@@ -206,3 +213,14 @@ def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
     least, next_more = (peak_bytes(target, draft, num_rows=rows, keeps_logits=True, **shape) for rows in (1, 2))
     more = (SHARE_OF_FREE * free - least.total) / (next_more.total - least.total)
     return max(1, min(most, 1 + int(more)))
+
+
+def rows_to_score(run: Run, pair: LoadedPair, length: int) -> int:
+    """Return a batch size for which also the logits of all positions fit, in the target's dtype and in float32."""
+    from sdbench.lm.load import free_bytes
+
+    rows, free = rows_that_fit(run, pair, length), free_bytes(str(pair.target.device))
+    if free is None:
+        return rows
+    each = length * pair.target.config.get_text_config().vocab_size * (pair.target.dtype.itemsize + 4)
+    return max(1, min(rows, int(SHARE_OF_FREE * free / each)))

@@ -13,7 +13,7 @@ from torch import nn
 from transformers import GenerationConfig, StoppingCriteria, StoppingCriteriaList
 from transformers.utils import logging
 
-from sdbench.engines.latency import Clocked
+from sdbench.engines.latency import Measured
 from sdbench.engines.stops import end_of
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def drafting(draft: Any, num_draft: int) -> Iterator[dict[str, Any]]:
         logging.set_verbosity(verbosity)
 
 
-def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int = 0) -> Clocked:
+def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int = 0) -> Measured:
     """Time one batch, padded on the left as `generate` requires. A round is a call of the target."""
     model, run = decoder.pair.target, decoder.job.run
     stop_ids = list(decoder.stop_ids("target"))
@@ -106,7 +106,7 @@ def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int
     with as_from_pretrained(model, decoder.pair.draft), drafting(decoder.pair.draft, num_draft) as assistant:
         texts: Any = model.generate(ids, **options, **assistant)  # pyright: ignore[reportCallIssue]
     rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
-    return Clocked(
+    return Measured(
         # After its end a row is padded until the last row of the batch has ended.
         tokens=sum(end_of(row, stop_ids, decoder.should_stop) or len(row) for row in texts[:, width:].tolist()),
         rounds=len(ticks.times_s),

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Run
 from sdbench.engines.latency import (
-    Clocked,
     LatencyPlan,
+    Measured,
     machine,
-    on_the_clock,
+    points_to_time,
     warn_of_another_machine,
     warn_of_newer_pass,
 )
@@ -55,7 +55,9 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
         warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs as many examples")
         return None
     results = read(store.folder)
-    chosen = on_the_clock(points, timing.cells, timed_settings(results, run.margin))
+    chosen = points_to_time(points, timing.cells, timed_settings(results, run.margin))
+    if timing.assisted and not any(point.cell.verifier == "lossless" for point in points):
+        warn("assisted generation is not timed: no lossless cell is left to compare it with")
     cells = [*(point.cell.key for point in chosen), *(cell.key for cell in library_cells(points, run))]
     plan = LatencyPlan(new_stem(), machine_of(job.pair_info), chosen, trials_of(groups, timing.repeats))
     if not run.force:
@@ -86,7 +88,9 @@ def machine_of(pair_info: PairInfo) -> str:
     device = pair_info.metadata.device
     widths = [config.hidden_size for config in pair_info.configs.values()]
     threads = f" {num_threads(widths, is_on_cpu=True)} threads" if device == "cpu" else ""
-    return f"{machine()} {device}{threads}"
+    device_map = pair_info.metadata.model.device_map
+    spread = "" if device_map is None else f" device_map={device_map}"
+    return f"{machine()} {device}{threads}{spread}"
 
 
 def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
@@ -140,24 +144,25 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
     kinds = {"generate": "target"} | ({"assisted": "lossless"} if run.timing.assisted else {})
     cells = []
     for name, model in kinds.items():
-        data = min(  # of several drafters, one that reads the draft
-            (point.cell for point in points if point.cell.verifier == model),
-            key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft),
-        ).to_json()
+        timed = [point.cell for point in points if point.cell.verifier == model]
+        if not timed:  # lossless decoding failed; plan_timing warns of it
+            continue
+        # of several drafters, one that reads the draft
+        data = min(timed, key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft)).to_json()
         content = {**data["content"], "target_attention": run.model.attention}
         cells.append(Cell.from_json({**data, "verifier": name, "law": f"{name}/2", "content": content}))
     return cells
 
 
-def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: bool) -> Clocked:
+def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: bool) -> Measured:
     """Time one cell: a batch through the engine, without measures."""
-    generations = decoder.together(point, unit, is_split=is_split)
+    generations = decoder.time_batch(point, unit, is_split=is_split)
     times = [generation.timing for generation in generations if generation.timing is not None]
     assert len(times) == len(unit), "the engine times what is asked to be timed"
     # Rows share their rounds: the batch took as long as its longest row, and prefills ran one after another.
     drafted = [count for generation in generations for count in generation.drafted or ()]
     longest, prefill_s = max(times, key=lambda timing: timing.decode_s), sum(timing.prefill_s for timing in times)
-    return Clocked(
+    return Measured(
         tokens=sum(len(generation.tokens) for generation in generations),
         rounds=len(longest.rounds_s),
         prefill_s=prefill_s,

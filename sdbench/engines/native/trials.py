@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sdbench.engines.latency import Clocked, LatencyPlan, order, peak_memory, timing_record
+from sdbench.engines.latency import LatencyPlan, Measured, order, peak_memory, timing_record
 from sdbench.records import TimingRecord
 
 SPLIT_UNITS = 4  # costs of calls are medians over many rounds, but the shares of the time are per example
@@ -31,7 +31,7 @@ class TimedCell:
     """A timed cell: `time(group, is_split)` decodes the examples once and returns the seconds."""
 
     cell: str
-    time: Callable[[ExampleGroup, bool], Clocked]
+    time: Callable[[ExampleGroup, bool], Measured]
     has_split: bool = True
 
 
@@ -98,8 +98,8 @@ def latency_pass(timed_cells: Sequence[TimedCell], plan: LatencyPlan, seed: int)
 
 def _measure(timed_cell: TimedCell, trial: Trial, plan: LatencyPlan) -> TimingRecord:
     started_at, load = time.time(), os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
-    clocked = timed_cell.time(trial.unit, trial.is_split)
-    record = timing_record(plan, timed_cell.cell, name_of(trial.unit), trial.repeat, clocked, started_at=started_at)
+    measured = timed_cell.time(trial.unit, trial.is_split)
+    record = timing_record(plan, timed_cell.cell, name_of(trial.unit), trial.repeat, measured, started_at=started_at)
     return replace(record, load=load, is_split=trial.is_split, peak_memory_bytes=peak_memory())
 
 
