@@ -60,6 +60,8 @@ def run_of(given: AuditCommand) -> Run:
 def build(given: AuditCommand) -> BuiltAudit:
     """Check everything, and load the models."""
     run = run_of(given)
+    if len(run.num_draft) > 1:
+        raise ConfigError("an audit takes one num_draft: run the command once for each")
     parts = build_parts(run)
     refuse_broken_limits(run, parts)
     refuse_drafter_options(run, parts)

@@ -89,7 +89,7 @@ def recorded_errors(rounds: RoundBatch, side: Side, source: Source, subject: Sub
         gap = logits.max(-1).values - logits.gather(-1, drafts)[..., 0]
         raw = logits.softmax(-1).gather(-1, drafts)[..., 0]
         is_raw = (raw - values).abs() <= rounding + rounding * raw
-        wanted = torch.where((gap < rounding) | is_raw, values, wanted)
+        wanted = torch.where((gap < subject.logit_rounding) | is_raw, values, wanted)
     is_off = rounds.is_drafted & ~((wanted - values).abs() <= rounding + rounding * wanted)
     for row, slot in is_off.nonzero().tolist():
         prefix = whole[row, : int(rounds.begin[row]) + slot].tolist()
@@ -168,7 +168,7 @@ def check_greedy(subject: Subject, which: Sequence[int]) -> list[ExactCheck]:
                 if text == list(g.tokens):
                     continue
                 first = next((i for i, (a, b) in enumerate(zip(text, g.tokens, strict=False)) if a != b), 0)
-                if _gap(subject, [*prompt, *text[:first]]) < subject.rounding:
+                if _gap(subject, [*prompt, *text[:first]]) < subject.logit_rounding:
                     ties += 1
                 else:
                     wrong.append(f"token {first} of prompt {g.prompt}: {list(g.tokens)}, but {source} gives {text}")

@@ -97,6 +97,7 @@ class AcceptanceEvidence:
     expected: float = 0.0
     variance: float = 0.0
     samples: int = 0
+    most: int = 1  # drafts that a sample can keep
 
     def add_kept(self, is_kept: NDArray[np.bool_], chance: Floats) -> None:
         """Add drafts [N], kept or not, each with its probability [N]."""
@@ -106,6 +107,7 @@ class AcceptanceEvidence:
     def add_counts(self, kept: NDArray[np.int64], law: Floats) -> None:
         """Add numbers [N] of drafts kept, each with its distribution [N,K+1]."""
         each = np.arange(law.shape[1])
+        self.most = max(self.most, law.shape[1] - 1)
         for index, tilt in enumerate(TILTS):
             self.log_ratio[index] += float((tilt * kept - np.log((law * np.exp(tilt * each)).sum(1))).sum())
         if (law[np.arange(len(kept)), kept] <= 0).any():
@@ -126,8 +128,8 @@ class AcceptanceEvidence:
 
     def least(self, log_wanted: float) -> float:
         """Return the difference in acceptance that is detected with probability .95, by the normal approximation."""
-        if not self.variance:
-            return float("nan")
+        if not self.variance:  # all is certain: a single draft that should not be kept refutes the claim
+            return 0.0 if self.samples else float("inf")
         deviations = np.sqrt(2 * (log_wanted + np.log(len(TILTS)))) + 1.645
         return float(deviations * np.sqrt(self.variance) / self.samples)
 

@@ -58,18 +58,24 @@ def audit_file(given: AuditCommand) -> AuditReport:
 def read_lines(file: str) -> list[dict[str, Any]]:
     """Return the lines of a file as mappings; raise ConfigError for a malformed one."""
     try:
-        lines = [line for line in Path(file).read_text(encoding="utf-8").splitlines() if line.strip()]
+        lines = Path(file).read_text(encoding="utf-8").split("\n")  # a text may hold other separators of lines
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"generations={show(file)} cannot be read: {error}") from None
-    if not lines:
+    if not any(map(str.strip, lines)):
         raise ConfigError(f"generations={show(file)} is empty")
     rows = []
     for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
             row = json.loads(line)
         except ValueError:
             row = None
-        if not isinstance(row, dict) or "prompt" not in row or not {"tokens", "completion"} & set(row):
+        is_whole = isinstance(row, dict) and isinstance(row.get("prompt"), str | list)
+        is_whole &= isinstance(row, dict) and (
+            isinstance(row["tokens"], list) if "tokens" in row else isinstance(row.get("completion"), str)
+        )
+        if not is_whole:
             raise ConfigError(
                 f'generations={show(file)}: line {number} is not {{"prompt": …, "tokens": […]}} or {{"prompt": …, "completion": …}}'
             )

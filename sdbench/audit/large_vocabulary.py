@@ -139,7 +139,8 @@ class EmittedTest(PitTest):
             self.add_tokens(smooth(law, self.claimed.is_exact)[rows], other[rows], tokens[rows])
         if self.acceptance is not None:
             rows = is_token & (origins != ORIGINS.index("bonus"))
-            chance = kept.sum(-1)[rows].double().clamp(ROUGH, 1 - ROUGH)
+            rough = 0.0 if self.claimed.is_exact else ROUGH
+            chance = kept.sum(-1)[rows].double().clamp(rough, 1 - rough)
             self.acceptance.add_kept((origins == 0)[rows].numpy(), chance.numpy())
 
 

@@ -23,18 +23,19 @@ LAWLESS = ("q", "invariance", "greedy", "counters")  # the claims that can be te
 def audit_engine(given: AuditCommand) -> AuditReport:
     """Audit what the command line names, or the default rule on the random pair."""
     options, built = given.options, build(given)
-    if not built.subject.is_enumerable and set(options.claims) <= {"law", "losslessness"}:
-        size = f"{built.subject.vocab}^{built.subject.budget}"
-        raise ConfigError(
-            f"claims={given.values['claims']}: {size} texts are too many to enumerate; test the "
-            "distribution by claims=[prefixes,pit]"
-        )
+    if "claims" in given.values:
+        size = f"claims={given.values['claims']}: {built.subject.vocab}^{built.subject.budget} texts are"
+        if built.subject.is_enumerable and {"prefixes", "pit"} & set(options.claims):
+            raise ConfigError(f"{size} few enough to enumerate: test the distribution by claims=[law]")
+        if not built.subject.is_enumerable and {"law", "losslessness"} & set(options.claims):
+            raise ConfigError(f"{size} too many to enumerate; test the distribution by claims=[prefixes,pit]")
     reports = [audit(subject, options) for subject in built.subjects]
     report = reports[0]
     for more in reports[1:]:
         report.rows += more.rows
         report.texts += more.texts
-        report.seconds = {name: report.seconds[name] + more.seconds[name] for name in report.seconds}
+        names = {**report.seconds, **more.seconds}
+        report.seconds = {name: report.seconds.get(name, 0.0) + more.seconds.get(name, 0.0) for name in names}
     if "knob" in options.claims:
         report.rows += knob_results(built)
     model = built.run.model.name if given.has("model") else "random"

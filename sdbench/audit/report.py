@@ -61,6 +61,8 @@ class ExactCheck:
         cell = ContingencyCell(self.deviations[0], 1, 0) if self.deviations else None
         note = f"{self.near_ties} near-ties" if self.near_ties else self.note
         verdict, num_off = "violated" if self.deviations else "sound", len(self.deviations)
+        if verdict == "sound" and self.compared and self.near_ties >= self.compared:
+            verdict = "too few"  # no text could have shown a fault
         return ClaimResult(self.setting, self.claim, verdict, num_off, None, None, self.compared, cell, note)
 
 
@@ -114,12 +116,18 @@ def _effect_of(row: ClaimResult) -> str:
 
 
 def _power(report: AuditReport) -> str:
-    least = [row.effect.least for row in report.rows if row.effect is not None and row.effect.name == "TV"]
-    if not least:
+    effects = [row.effect for row in report.rows if row.effect is not None]
+    least = [effect.least for effect in effects if effect.name == "TV"]
+    if not effects:
         return "None of these claims is tested by random samples."
+    if not least:
+        name, most = max(((effect.name, effect.least) for effect in effects), key=lambda pair: pair[1])
+        return f"A difference of {most:.3g} in {name} would have been detected with probability .95."
     if not math.isfinite(max(least)):
         return "Too few samples: even a TV of .6 would not have been detected with probability .95."
-    return f"A TV of {max(least):.3g} between prefixes of two tokens would have been detected with probability .95."
+    return (
+        f"A TV of {max(least):.3g} between prefixes of up to two tokens would have been detected with probability .95."
+    )
 
 
 def line_of(report: AuditReport, file: Path) -> str:

@@ -12,6 +12,8 @@ from sdbench.audit.texts import DrawTexts, RoundBatch, SampledTexts, TextBatch
 from sdbench.engine import Engine
 from sdbench.types import Generation, Limits
 
+MOST_ROUNDING = 0.15  # of a probability: logits of 20 in bfloat16 are known to 1/8
+
 
 @dataclass(frozen=True)
 class AuditedRule:
@@ -95,7 +97,12 @@ class Subject:
 
     @property
     def rounding(self) -> float:
-        """Return how far two ways to compute a probability may differ."""
+        """Return how far two ways to compute a probability may differ: in half precision several hundredths."""
+        return min(self.logit_rounding, MOST_ROUNDING)
+
+    @property
+    def logit_rounding(self) -> float:
+        """Return how far two ways to compute a logit may differ."""
         import torch
 
         return 1e-9 if self.engine.target_model.dtype == torch.float64 else 256 * torch.finfo(self.target.dtype).eps

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from sdbench.audit.report import ExactCheck
 from sdbench.cli import main as front_door
 
 ROOT = Path(__file__).parents[2]
@@ -93,6 +94,11 @@ def test_help_brings_no_torch():
             ["model=llama-tiny", "claims=[law]"],
             "1024^8 texts are too many to enumerate; test the distribution by claims=[prefixes,pit]",
         ),
+        (["claims=[prefixes,greedy]"], "texts are few enough to enumerate: test the distribution by claims=[law]"),
+        (
+            ["model=llama-tiny", "claims=[law,greedy]"],
+            "texts are too many to enumerate; test the distribution by claims=",
+        ),
         (["generations=none.jsonl", "model=llama-tiny"], "generations=none.jsonl cannot be read"),
         (["replay=none.json"], "replay=none.json is not a replay file of the audit"),
     ],
@@ -114,6 +120,9 @@ def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
             "some lines have tokens and others do not",
         ),
         ('{"prompt": [1], "tokens": [99999]}\n', "its tokenizer differs"),
+        ('{"prompt": 5, "tokens": [5]}\n', "line 1 is not"),
+        ('{"prompt": [1], "tokens": [5]}\n\n{"prompt": [1], "tokens": 5}\n', "line 3 is not"),
+        ('{"prompt": "a", "completion": null}\n', "line 1 is not"),
         ('{"prompt": [1], "tokens": [5]}\n{"prompt": [2], "tokens": [5]}\n', "has one text per prompt for 2 prompts"),
     ],
 )
@@ -156,3 +165,18 @@ def test_a_replay_shows_the_cell(strangers, capsys):
     assert code == 1
     assert "violated: wrong, losslessness: the text after prompt" in out
     assert "expected" in out
+
+
+def test_a_claim_about_acceptance_needs_power_too(tmp_path, capsys):
+    """One text proves nothing; and what the run could have shown is said for claims without a TV, too."""
+    words = [f"out={tmp_path}", "w=0.5", "claims=[acceptance]"]
+    code, out, err = run_main(capsys, *words, "samples=1")
+    assert (code, out.partition(":")[0]) == (3, "too few")
+    assert "would have been detected with probability .95" in err
+    code, out, _ = run_main(capsys, *words, "samples=4000")
+    assert (code, out.partition(":")[0]) == (0, "sound")
+
+
+def test_texts_that_are_all_near_ties_prove_nothing():
+    assert ExactCheck("exact", "greedy", 12, [], near_ties=12).result().verdict == "too few"
+    assert ExactCheck("exact", "greedy", 12, [], near_ties=11).result().verdict == "sound"
