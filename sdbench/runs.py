@@ -48,13 +48,16 @@ def states_of(root: Path) -> Iterator[RunState]:
 def state_of(folder: Path) -> RunState:
     """Summarise one results folder."""
     results = read(folder)
-    held = Counter(cell for cell, _, _ in results.held())
+    held = Counter((cell, example) for cell, example, _ in results.held())
     # The newest command's cells, and how many generations of each it requested.
     planned = next((p for entry in reversed(results.provenance.values()) if (p := entry.get("planned"))), None)
     missing = None
     if planned is not None:
-        each = int(planned["examples"]) * int(planned["samples"])
-        missing = sum(max(each - held[cell], 0) for cell in set(planned["cells"]))
+        examples, samples = int(planned["examples"]), int(planned["samples"])
+        missing = 0
+        for cell in set(planned["cells"]):
+            counts = sorted((min(count, samples) for (key, _), count in held.items() if key == cell), reverse=True)
+            missing += examples * samples - sum(counts[:examples])
     failed = sum(problem.kind == "failure" for problem in results.problems)
     return RunState(folder.name, held.total(), missing, failed, tuple(jobs_at_work(folder / "claims")))
 

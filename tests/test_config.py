@@ -1,6 +1,7 @@
 """Configs: every file is a run, every slip is one sentence with the way out."""
 
 import dataclasses
+from types import SimpleNamespace
 
 import pytest
 
@@ -8,6 +9,7 @@ from sdbench import config
 from sdbench.cli.command import Command, collapse, expand, parse
 from sdbench.cli.compose import Composer, slug
 from sdbench.config import GROUPS, KEYS, ConfigError, config_dir
+from sdbench.prepare.pair import device_of
 
 
 @pytest.fixture(scope="module")
@@ -392,3 +394,13 @@ COMBINED = {
 def test_an_impossible_combination_is_one_sentence(composer, words):
     with pytest.raises(ConfigError, match=COMBINED[words]):
         composer.run(composer.jobs(Command(words))[0])
+
+
+def test_a_device_without_float64_is_refused_and_never_chosen(monkeypatch):
+    with pytest.raises(
+        ConfigError, match=r"^device=mps has no float64, in which sdbench adds and draws: use device=cpu$"
+    ):
+        device_of("mps")
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: True)
+    monkeypatch.setattr("torch.accelerator.current_accelerator", lambda: SimpleNamespace(type="mps"))
+    assert device_of("auto") == "cpu"

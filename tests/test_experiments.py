@@ -18,7 +18,7 @@ from scripts.zoo_tables import settings_within
 from sdbench.cli.command import Command, parse
 from sdbench.cli.compose import Composer
 from sdbench.cli.help import text
-from sdbench.config import config_dir
+from sdbench.config import ConfigError, config_dir
 
 ROOT = Path(__file__).parents[1]
 FOLDER = config_dir() / "experiment"
@@ -241,3 +241,25 @@ def test_the_tiny_twin_fills_the_paper(tmp_path):
     untrained = {one.command.partition("method=")[2].split()[0] for one in lacking if one.model == "llama-tiny"}
     assert {one.model for one in lacking} == {"llama", "qwen", "llama-tiny"}
     assert untrained == {"learned", "finetuned", "transfer"}
+
+
+SWEPT = {path.stem for path in FOLDER.glob("*.yaml") if re.search(r"^ +temperature: ", path.read_text(), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("experiment", sorted(set(NAMES) - SWEPT))
+def test_decode_on_the_command_line_is_that_of_every_experiment(composer, experiment):
+    job = composer.jobs(parse([f"experiment={experiment}", "decode=transformers"]))[0]
+    tree = composer.tree(composer.compose(job), job)
+    assert (tree["temperature"], tree["top_k"]) == (1.0, 50)
+
+
+def test_several_experiments_are_several_commands(composer):
+    with pytest.raises(ConfigError, match=r"^experiment= takes one name: run the command once for each$"):
+        composer.jobs(parse(["-m", "experiment=zoo,zoo-greedy"]))
+
+
+def test_timing_is_turned_on_once(composer):
+    with pytest.raises(
+        ConfigError, match=r"timing\.examples=30 turns the latency pass on by itself: remove timing=on$"
+    ):
+        composer.jobs(parse(["timing.examples=30", "timing=on"]))

@@ -33,3 +33,11 @@ def test_cells_that_force_repeats_are_missing(folder):
     state = state_of(folder)
     assert (state.held, state.missing) == (2, 4 + 2)
     assert len(sdbench.read(folder).generations) == 8, "they stay readable"
+
+
+def test_more_samples_of_fewer_examples_are_counted_by_example(tmp_path):
+    planned = {"cells": [CELLS[0].key], "examples": 2, "samples": 3}
+    with Store.open(tmp_path / "r", config={}, provenance={"planned": planned}) as store:
+        store.add_cells(CELLS[:1])
+        store.append_generations([Shape().decode(CELLS[0], str(i)) for i in range(10)])
+    assert state_of(tmp_path / "r").missing == 4, "ten examples with one sample each are two of the six texts"

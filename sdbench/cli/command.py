@@ -118,11 +118,14 @@ def collapse(words: Sequence[str]) -> list[str]:
 
 
 def refuse_contradictions(words: Sequence[str]) -> None:
-    """Raise a ConfigError for options of a pass that is turned off."""
+    """Raise a ConfigError for options of a pass that is turned off, or on as a whole."""
     off = next((word for word in words if word in ("timing=off", "timing=false", "timing=null")), None)
+    on = next((word for word in words if word in ("timing=on", "timing=true")), None)
     option = next((word for word in words if key_of(word).startswith("timing.")), None)
     if off and option:
         raise ConfigError(f"{off} leaves the latency pass out, so {show(option)} has no effect: remove one of the two")
+    if on and option:
+        raise ConfigError(f"{show(option)} turns the latency pass on by itself: remove {on}")
 
 
 def misspelt(word: str) -> str:

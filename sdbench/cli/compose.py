@@ -189,6 +189,8 @@ class Composer:
             raise ConfigError(f"{show(key)} is not an option {nearest(key, (*KEYS, 'decode', *OPTIONAL))}")
         if override.is_delete():
             raise ConfigError(f"{key} cannot be removed; write {key}=null for its default")
+        if override.is_sweep_override() and key == "experiment":
+            raise ConfigError("experiment= takes one name: run the command once for each")
         if override.is_sweep_override() and not is_multirun:
             text = override.get_value_string()
             if key in ("w", "num_draft"):

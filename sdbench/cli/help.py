@@ -51,7 +51,7 @@ What is run
 How it is run
   engine=NAME       what decodes: native, or a server: http, vllm, llamacpp (docs/engines.md)         (native)
   batch_size=B      rows decoded together; auto finds what fits                                     (auto)
-  device=D          auto, cpu, cuda, cuda:1, mps, xpu, hpu                                          (auto)
+  device=D          auto, cpu, cuda, cuda:1, xpu, hpu                                               (auto)
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)
   timing=off        leaves out the latency pass, which times 3 cells of the sweep, lossless and the target alone on 8
                     examples; for numbers to publish: timing.examples=30 timing.cells=11 (timing.repeats, timing.batch_size);

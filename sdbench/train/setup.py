@@ -26,15 +26,19 @@ T = TypeVar("T")
 
 
 # Options of a run that a training sets itself.
-FIXED = {"n": "use rows=", "shard": "use rows=", "task.split": "it is train"}
+FIXED = {"n": "use rows=", "shard": "use rows=", "task.split": "it is train", "task.n": "use rows="}
+FIXED |= dict.fromkeys(("results", "name"), "use out=")
+NO_RUN = "it belongs to runs, and a training would ignore it"
+FIXED |= dict.fromkeys(("force", "margin", "tracker", "report", "timing"), NO_RUN)
 
 
 def refuse_options(words: Sequence[str]) -> None:
     """Raise ConfigError for an option that a run reads and a training would ignore."""
     for word in words:
         name = word.partition("=")[0]
-        if name in FIXED:
-            raise ConfigError(f"{name}= is not a training option; {FIXED[name]}")
+        why = FIXED.get(name) or FIXED.get(name.lstrip("+").partition(".")[0])
+        if why:
+            raise ConfigError(f"{name}= is not a training option; {why}")
         if name.startswith("--") and name not in ("--config-dir", "--config-path", "--config-name"):
             raise ConfigError(f"{name} is not a training option; remove it")
 

@@ -30,6 +30,8 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
         *((kind, ["prompts=0"], "prompts must be at least 1, got 0") for kind in ALL),
         *((kind, ["task=nope"], "task") for kind in ALL),
         *((kind, ["n=3"], "n= is not a training option; use rows=") for kind in ALL),
+        *((kind, ["results=/x"], "results= is not a training option; use out=") for kind in ALL),
+        *((kind, ["timing.examples=3"], "timing.examples= is not a training option; it belongs to runs") for kind in ALL),
         *((kind, ["shard=1/2"], "shard= is not a training option; use rows=") for kind in ALL),
         *((kind, ["task.split=test"], "task.split= is not a training option; it is train") for kind in ALL),
         *((kind, ["--plan"], "--plan is not a training option; remove it") for kind in ALL),
