@@ -32,6 +32,7 @@ from sdbench.metrics.markup import markdown
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval
 from sdbench.records import Results, read
+from sdbench.subcommand import Exit, sigterm_as_ctrl_c
 from sdbench.words import choose, exit_on_mistake, parse_words
 
 ENGINES = ("llamacpp", "native", "vllm")
@@ -64,6 +65,7 @@ HEAD = (
     "acceptance",
     *(f"tokens/s at {level}" for level in LEVELS),
     "audit at T = 1",
+    "threads",
 )
 
 
@@ -78,6 +80,11 @@ def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
     return ["device=cpu", "dtype=bfloat16"]
 
 
+def folder_name(engine: str, options: Mapping[str, str]) -> str:
+    """Runs with another number of threads have records of their own."""
+    return engine if options["threads"] == "1" else f"{engine}-{options['threads']}-threads"
+
+
 def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list[str]]:
     """The words of each run of a part; all runs of an engine share its records, the audit's apart."""
     pair = [f"model.target={options['target']}", f"model.draft={options['draft']}", "model.name=pair", "verifier=exact"]
@@ -86,13 +93,13 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
     if part == "audit":
         yield [
             *shared,
-            f"name={engine}-audit",
+            f"name={folder_name(engine, options)}-audit",
             "timing=off",
             f"num_draft={AUDIT_LENGTH}",
             *(f"{k}={v}" for k, v in AUDIT.items()),
         ]
         return
-    shared += [f"name={engine}", f"n={options['n']}", "temperature=0"]
+    shared += [f"name={folder_name(engine, options)}", f"n={options['n']}", "temperature=0"]
     concurrency = [] if engine == "native" else [f"engine.concurrency=[{','.join(map(str, LEVELS))}]"]
     shared += ["timing=off"] if part == "texts" else ["timing.cells=99", *concurrency]
     lengths = options["lengths"].split(",")
@@ -108,14 +115,27 @@ def measure(options: Mapping[str, str], engines: Sequence[str], parts: Sequence[
     for engine in engines:
         for part in parts:
             for words in runs_of(engine, part, options):
-                subprocess.run([sys.executable, "-m", "sdbench", *words], check=True, env=env)
+                run_to_its_end([sys.executable, "-m", "sdbench", *words], env)
             if part == "audit":
                 audit(engine, options)
 
 
+def run_to_its_end(command: list[str], env: Mapping[str, str]) -> None:
+    """Run a command; a CalledProcessError if it fails. An interrupted one gets the time to write what it has decoded."""
+    process = subprocess.Popen(command, env=env)
+    try:
+        code = process.wait()
+    except KeyboardInterrupt:
+        process.terminate()
+        process.wait()
+        raise
+    if code:
+        raise subprocess.CalledProcessError(code, command)
+
+
 def audit(engine: str, options: Mapping[str, str]) -> None:
     """Test the texts at T = 1 of the target alone and of lossless decoding; write audit.json beside their records."""
-    folder = Path(options["runs"]) / f"{engine}-audit"
+    folder = Path(options["runs"]) / f"{folder_name(engine, options)}-audit"
     results, verdicts = read(folder), {}
     prompts = results.examples.set_index("example")["prompt"]
     for cell, texts in results.tokens.groupby("cell"):
@@ -145,7 +165,10 @@ def rows_of(engine: str, results: Results, verdicts: Mapping[str, str]) -> list[
         load_table(results.loads).set_index(["cell", "concurrency"])["tokens_per_s_all"] if len(results.loads) else {}
     )
     rows = []
-    for cell in summarise(results).to_dict("records"):
+    table = summarise(results)
+    for cell in table[table["n"].notna()].to_dict(
+        "records"
+    ):  # transformers' own generation is timed beside ours, not scored
         key, name = cell["cell"], cell["verifier"]
         p_min = ((contents[key].get("engine") or {}).get("speculative") or {}).get("spec_draft_p_min")
         is_pair = name == "lossless"
@@ -188,25 +211,28 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
         format_interval(estimate_of(row, "acceptance"), 3) or "–",
         *(f"{speed:.1f}" if pd.notna(speed) else "–" for speed in speeds),
         row["audit"] if isinstance(row["audit"], str) else "–",
+        str(int(row["threads"])),
     ]
 
 
-def write(runs: Path, out: Path) -> None:
-    """Write engines.csv and engines.md from the records in `runs`; a ValueError where it holds none.
+def write(options: Mapping[str, str]) -> None:
+    """Write engines.csv and engines.md to `out` from the records in `runs`; a ValueError where neither has any row.
 
     An engine without records there keeps its rows of the engines.csv in `out`, whose records may lie on another machine.
     """
+    runs, out = Path(options["runs"]), Path(options["out"])
     kept = pd.read_csv(out / "engines.csv") if (out / "engines.csv").exists() else pd.DataFrame({"engine": []})
-    folders = {engine: runs / engine for engine in ENGINES if (runs / engine).exists()}
-    if not folders:
+    folders = {engine: runs / folder_name(engine, options) for engine in ENGINES}
+    folders = {engine: folder for engine, folder in folders.items() if folder.exists()}
+    if not folders and kept.empty:
         raise ValueError(f"there are no records below {runs}: give target=, draft= and data= to make some")
     tables = []
     for engine in ENGINES:
-        file = runs / f"{engine}-audit" / "audit.json"
+        file = runs / f"{folder_name(engine, options)}-audit" / "audit.json"
         verdicts = json.loads(file.read_text()) if file.exists() else {}
         is_new = engine in folders
         rows = rows_of(engine, read(folders[engine]), verdicts) if is_new else kept[kept["engine"] == engine]
-        tables.append(pd.DataFrame(rows))
+        tables.append(pd.DataFrame(rows).assign(threads=int(options["threads"])) if is_new else rows)
     table = pd.concat([rows.astype(object) for rows in tables if len(rows)]).infer_objects()
     missing = []
     for engine in ENGINES:
@@ -217,14 +243,14 @@ def write(runs: Path, out: Path) -> None:
             "speed": rows["tokens_per_s_1"].notna().any(),
         }
         missing += [(engine, part) for part in PARTS if not is_there[part]]
-    out.mkdir(parents=True, exist_ok=True)
-    table.to_csv(out / "engines.csv", index=False, float_format="%.6g")
     lacking = [
         f"    python scripts/real_engines.py target=… draft=… data=humaneval.jsonl engines={engine} parts={part}"
         for engine, part in missing
     ]
     page = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in table.to_dict("records")], num_left=2)]
     page += ["Not measured yet:\n", "\n".join(lacking) + "\n"] if lacking else []
+    out.mkdir(parents=True, exist_ok=True)
+    table.to_csv(out / "engines.csv", index=False, float_format="%.6g")
     write_whole(out / "engines.md", "\n".join(page))
 
 
@@ -245,19 +271,25 @@ def main(words: Sequence[str]) -> int:
             raise ValueError(f"{given.paths[0]} is no option: write NAME=VALUE")
         options = DEFAULTS | dict(given.options)
         engines, parts = choose("engines", options["engines"], ENGINES), choose("parts", options["parts"], PARTS)
-        inputs = [name for name in ("target", "draft", "data") if not options[name]]
-        if inputs and len(inputs) < 3:
-            raise ValueError(f"{inputs[0]} names no file: the records are made from target=, draft= and data=")
-        if not inputs and "vllm" in engines and not options["python"]:
+        missing = [name for name in ("target", "draft", "data") if not options[name]]
+        if missing and len(missing) < 3:
+            raise ValueError(f"{missing[0]} names no file: the records are made from target=, draft= and data=")
+        if not options["threads"].isdecimal() or not int(options["threads"]):
+            raise ValueError(f"threads must be a whole number above 0, got {options['threads']}")
+        if not missing and "vllm" in engines and not options["python"]:
             raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
     try:
-        if not inputs:
-            measure(options, engines, parts)
+        with sigterm_as_ctrl_c():
+            if not missing:
+                measure(options, engines, parts)
     except subprocess.CalledProcessError as error:
         return error.returncode
+    except KeyboardInterrupt:
+        print("real_engines: interrupted; run the same command again to continue", file=sys.stderr)
+        return Exit.INTERRUPTED
     with exit_on_mistake("real_engines", __doc__, words):
-        write(Path(options["runs"]), Path(options["out"]))
-    return 0
+        write(options)
+    return Exit.DONE
 
 
 if __name__ == "__main__":

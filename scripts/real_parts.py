@@ -57,7 +57,7 @@ class RealFolder:
         return f"{model}{self.task}{form}" + (f", T = {self.temperature}" if self.temperature else "")
 
     @property
-    def place(self) -> tuple[object, ...]:
+    def order(self) -> tuple[object, ...]:
         """What folders are sorted by."""
         return self.temperature, self.model, bool(self.form), TASKS.index(self.task), PARTS.index(self.part)
 
@@ -134,18 +134,18 @@ def _swept(cells: pd.DataFrame) -> list[str]:
 
 def _rules(cells: pd.DataFrame) -> list[str]:
     """Other rules than those that drafters are compared with; lossless and one ensemble stand beside them."""
-    own = _with_draft_model(cells) & (cells["num_draft"] == NUM_DRAFT)
+    with_model = _with_draft_model(cells) & (cells["num_draft"] == NUM_DRAFT)
     is_beside = (cells["verifier"] == "lossless") | ((cells["verifier"] == "ensemble") & (cells["w"] == WEIGHT))
-    other = own & ~cells["verifier"].isin(["lossless", "ensemble"])
+    other = with_model & ~cells["verifier"].isin(["lossless", "ensemble"])
     of_drafters = cells["verifier"][~_with_draft_model(cells) & ~_alone(cells)]
     has_more = (other & ~cells["verifier"].isin(of_drafters)).any()
-    return cells.index[_alone(cells) | (own & is_beside) | other].tolist() if has_more else []
+    return cells.index[_alone(cells) | (with_model & is_beside) | other].tolist() if has_more else []
 
 
 def _lengths(cells: pd.DataFrame) -> list[str]:
-    own = _with_draft_model(cells) & cells["verifier"].isin(["lossless", "ensemble"])
-    other = cells[own & (cells["num_draft"] != NUM_DRAFT)]
-    chosen = own & ((cells["verifier"] == "lossless") | cells["w"].isin(other["w"].dropna()))
+    with_model = _with_draft_model(cells) & cells["verifier"].isin(["lossless", "ensemble"])
+    other = cells[with_model & (cells["num_draft"] != NUM_DRAFT)]
+    chosen = with_model & ((cells["verifier"] == "lossless") | cells["w"].isin(other["w"].dropna()))
     return cells.index[chosen].tolist() if len(other) else []
 
 

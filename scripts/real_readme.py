@@ -12,7 +12,7 @@ from scripts.real_parts import MARGINS, NUM_DRAFT, RealFolder
 from scripts.zoo_tables import remove_prints
 from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.markup import markdown
-from sdbench.metrics.stats import Estimate
+from sdbench.metrics.stats import Estimate, rates_interval
 from sdbench.metrics.text import format_interval, setting_of
 from sdbench.report.figures.style import BASELINES, BLUE, GREY, PAGE, SMALL, house_style, panels, save
 
@@ -178,6 +178,24 @@ TABLES = {
 }
 
 
+def pooled_over_assisted(folders: Sequence[Path]) -> str:
+    """Say how much sooner answers of lossless decoding come than assisted generate's, on all tasks of these folders together."""
+    pairs = []
+    for folder in folders:
+        times = pd.read_csv(folder / "times.csv")
+        seconds = times.pivot_table(index="example", columns="verifier", values="seconds")
+        if {"assisted", "lossless"} <= set(seconds):
+            pairs.append(seconds[["assisted", "lossless"]].dropna())
+    if len(pairs) < 2:
+        return ""
+    ratio = rates_interval(pd.concat(pairs).to_numpy(dtype="float64"), (1, -1))
+    return (
+        f"On {len(pairs)} tasks together, {ratio.n} texts, answers of lossless decoding come {format_interval(ratio, 2)} "
+        "times as soon as\nthose of assisted `generate`: the seconds of all answers, with their prompts, of the one over those of "
+        "the other.\n\n"
+    )
+
+
 def draw_tasks(folders: Sequence[Path]) -> Figure:
     """Draw a panel a task: how the score of each w differs from lossless decoding, against acceptance."""
     columns = min(3, len(folders))
@@ -205,7 +223,7 @@ def draw_tasks(folders: Sequence[Path]) -> Figure:
 def redraw(out: Path) -> None:
     """Write the tables of README.md and the figure of all sweeps of w from the committed files."""
     folders = [path.parent for path in out.glob("*/summary.csv")]
-    folders.sort(key=lambda folder: RealFolder.of(folder.name).place)
+    folders.sort(key=lambda folder: RealFolder.of(folder.name).order)
     parts = {part: [path for path in folders if RealFolder.of(path.name).part == part] for part in ("", *HEADINGS)}
     if parts[""]:
         with house_style():
@@ -229,6 +247,7 @@ def redraw(out: Path) -> None:
         rows = [row for path in parts[part] for row in shown(path)]
         table = markdown(head, rows, num_left=2)
         before = ranks if part == "drafters" else BEFORE.get(part, "")
+        before += pooled_over_assisted(parts[part]) if part == "packed" else ""
         tables += [(heading, before + table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"

@@ -33,6 +33,7 @@ import pandas as pd
 from sdbench.files import write_whole
 from sdbench.metrics.markup import markdown
 from sdbench.records import read
+from sdbench.subcommand import Exit
 from sdbench.words import choose, exit_on_mistake, parse_words
 
 DEFAULTS = {
@@ -106,9 +107,9 @@ def memory(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
         for rows in map(int, options["rows"].split(",")):
             where = folder / f"memory-{rows}{'-packed' * bool(packed)}"
             words = pair.command(where, n=rows, batch_size=rows, dtype="bfloat16", **packed)
-            said = PLANNED.search(run([*words, "--plan"])[0])
-            assert said, "--plan says no memory"
-            planned, measured = sum(map(float, said.groups())), (run(words)[1] - imports) / GIB
+            line = PLANNED.search(run([*words, "--plan"])[0])
+            assert line, "--plan says no memory"
+            planned, measured = sum(map(float, line.groups())), (run(words)[1] - imports) / GIB
             is_met = abs(measured / planned - 1) <= BOUND
             yield Row(f"memory of {rows} rows{name}", f"{planned:.2f} GiB ± 15 %", f"{measured:.2f} GiB", is_met)
 
@@ -117,10 +118,10 @@ def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
     """Yield how a killed run's records compare with an undisturbed one's, in one dtype and then in another in the same folder."""
     from tests.records.equality import assert_same_records
 
-    num, killed, calm = int(options["n"]), folder / "killed", folder / "calm"
+    num, killed, undisturbed = int(options["n"]), folder / "killed", folder / "undisturbed"
     for count, dtype in enumerate(DTYPES, 1):
         before = num_texts(killed)
-        commands = [pair.command(where, n=num, batch_size=1, dtype=dtype) for where in (killed, calm)]
+        commands = [pair.command(where, n=num, batch_size=1, dtype=dtype) for where in (killed, undisturbed)]
         process = subprocess.Popen(commands[0], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while num_texts(killed) == before and process.poll() is None:
             time.sleep(0.2)
@@ -128,9 +129,9 @@ def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
         was_killed, held = process.wait() == -signal.SIGKILL, num_texts(killed) - before
         for command in commands:
             run(command)
-        whole, num_cells = num_texts(killed), len(read(calm / "pair-humaneval").cells)
+        whole, num_cells = num_texts(killed), len(read(undisturbed / "pair-humaneval").cells)
         try:
-            assert_same_records(killed / "pair-humaneval", calm / "pair-humaneval")
+            assert_same_records(killed / "pair-humaneval", undisturbed / "pair-humaneval")
             compared = "equal to"
         except AssertionError as error:
             compared = f"other than ({error})"
@@ -180,7 +181,8 @@ def main(words: list[str]) -> int:
         options = DEFAULTS | dict(given.options)
         parts = choose("parts", options["parts"], PARTS)
         for name in ("rows", "n", "tokens"):
-            if not all(number.isdecimal() and int(number) for number in options[name].split(",")):
+            numbers = options[name].split(",") if name == "rows" else [options[name]]
+            if not all(number.isdecimal() and int(number) for number in numbers):
                 raise ValueError(
                     f"{name} must be a whole number above 0, rows also several with commas, got {options[name]}"
                 )
@@ -188,12 +190,16 @@ def main(words: list[str]) -> int:
             raise ValueError(f"{options['runs']} is not empty: give another runs=, or none")
     pair = Pair(*given.paths, options["data"], int(options["tokens"]))
     rows: list[Row] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for part in parts:
-            for row in PARTS[part](pair, Path(options["runs"] or folder), options):
-                rows.append(row)
-                print(row, flush=True)
-                write(Path(options["out"]), rows)
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            for part in parts:
+                for row in PARTS[part](pair, Path(options["runs"] or folder), options):
+                    rows.append(row)
+                    print(row, flush=True)
+                    write(Path(options["out"]), rows)
+    except RuntimeError as error:
+        print(f"real_runs: {error}", file=sys.stderr)
+        return Exit.FAILED
     return int(not all(row.is_met for row in rows))
 
 

@@ -4,13 +4,13 @@
     python scripts/real_tables.py [out=results/real]               # rewrites README.md from the committed tables
 
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
-called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices` and,
-of records called …-learned, …-latency, …-assisted and …-packed, `learned`, `latency`, `assisted` and `packed`. Files are
-summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
-text) and, at T = 0, equal_texts.csv; for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w
-also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of
-cells that the records do not hold stay in the part. README.md has a row for each sweep and for each other setting, tasks.svg a
-panel per sweep, and ranks.svg the order of drafters under each rule.
+called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices`
+and, of records called …-learned, …-latency, …-assisted and …-packed, `learned`, `latency`, `assisted` and `packed`. Files are
+summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set,
+no text) and, at T = 0, equal_texts.csv; of `packed` also times.csv (seconds by example); for drafters also drafters.csv, if the
+run noted shared tokens or counts; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane
+of acceptance and quality. With add=true, rows of cells that the records do not hold stay in the part. README.md has a row for
+each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters under each rule.
 """
 
 import sys
@@ -75,6 +75,14 @@ def add_sooner(summary: pd.DataFrame, results: Results) -> pd.DataFrame:
     return summary.join(pd.DataFrame.from_dict(rows, orient="index"), on="cell")
 
 
+def times_of(results: Results) -> pd.DataFrame:
+    """Return a row for each timed cell and example: tokens, and seconds with the prompt; repeats averaged."""
+    whole = results.timings[~results.timings["is_split"].astype(bool)]
+    whole = whole.assign(seconds=whole["prefill_s"] + whole["decode_s"])
+    key = ["verifier", "w", "num_draft", "example"]
+    return whole.groupby(key, dropna=False, sort=True)[["tokens", "seconds"]].mean().reset_index()
+
+
 def facts_of_drafters(results: Results) -> pd.DataFrame:
     """Return a row a drafter of which jobs noted tokens in common with the draft, or counts, which are summed over jobs: what an
     interrupted job decoded in vain is among them.
@@ -128,6 +136,8 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
         add_prices(summary, results)
     if place.part in TIMED:
         summary = add_sooner(summary, results)
+    if place.part == "packed":
+        times_of(results).to_csv(folder / "times.csv", index=False, float_format="%.6g")
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)
     scores = metrics_table(results, metrics_of(results))

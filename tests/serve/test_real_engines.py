@@ -10,6 +10,7 @@ from scripts import real_engines, real_near_ties
 from sdbench.cli import main
 from sdbench.cli.compose import Composer
 from sdbench.records import read
+from tests.records.synthetic import write_synthetic
 
 FILES = {"target": "t.gguf", "draft": "d.gguf", "data": "humaneval.jsonl"}
 
@@ -66,6 +67,19 @@ def test_rows_are_those_of_the_records(llamacpp_words, tmp_path):
     pd.testing.assert_frame_equal(first, table, check_dtype=False)
 
 
+def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_threads(tmp_path):
+    """Transformers' own generation is timed beside our cells, and has no texts. Runs with other threads are other rows."""
+    options = {"temperature": 0.0, "ws": (), "num_drafts": (4,), "timing_examples": 2}
+    write_synthetic(tmp_path / "runs" / "native", n=4, **options)
+    write_synthetic(tmp_path / "runs" / "native-2-threads", n=3, **options)
+    for threads, n in ((1, 4), (2, 3)):
+        assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out", f"threads={threads}"]) == 0
+        table = pd.read_csv(tmp_path / "out" / "engines.csv")
+        assert set(table["verifier"]) == {"target", "draft", "lossless"}
+        assert table[["n", "threads"]].drop_duplicates().to_numpy().tolist() == [[n, threads]]
+        assert table.set_index("verifier")["tokens_per_s_1"][["target", "lossless"]].gt(0).all()
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -73,7 +87,8 @@ def test_rows_are_those_of_the_records(llamacpp_words, tmp_path):
         (["target=x", "draft=y"], "data names no file"),
         (["target=x", "draft=y", "data=z", "engines=vllm"], "python names no interpreter"),
         (["engines=tgi"], "engines must be among llamacpp, native, vllm, got tgi"),
-        (["runs=/no/such"], "there are no records below /no/such"),
+        (["runs=/no/such", "out=/no/such"], "there are no records below /no/such"),
+        (["threads=two"], "threads must be a whole number above 0, got two"),
         (["x.gguf"], "x.gguf is no option"),
     ],
 )
