@@ -122,7 +122,7 @@ def measure(options: Mapping[str, str], engines: Sequence[str], parts: Sequence[
 
 def run_to_its_end(command: list[str], env: Mapping[str, str]) -> None:
     """Run a command; a CalledProcessError if it fails. An interrupted one gets the time to write what it has decoded."""
-    process = subprocess.Popen(command, env=env)
+    process = subprocess.Popen(command, env=env, start_new_session=True)  # Ctrl-C reaches it through this process, once
     try:
         code = process.wait()
     except KeyboardInterrupt:
@@ -221,7 +221,12 @@ def write(options: Mapping[str, str]) -> None:
     An engine without records there keeps its rows of the engines.csv in `out`, whose records may lie on another machine.
     """
     runs, out = Path(options["runs"]), Path(options["out"])
-    kept = pd.read_csv(out / "engines.csv") if (out / "engines.csv").exists() else pd.DataFrame({"engine": []})
+    kept = (
+        pd.read_csv(out / "engines.csv")
+        if (out / "engines.csv").exists()
+        else pd.DataFrame({"engine": [], "threads": []})
+    )
+    threads = int(options["threads"])
     folders = {engine: runs / folder_name(engine, options) for engine in ENGINES}
     folders = {engine: folder for engine, folder in folders.items() if folder.exists()}
     if not folders and kept.empty:
@@ -231,8 +236,10 @@ def write(options: Mapping[str, str]) -> None:
         file = runs / f"{folder_name(engine, options)}-audit" / "audit.json"
         verdicts = json.loads(file.read_text()) if file.exists() else {}
         is_new = engine in folders
-        rows = rows_of(engine, read(folders[engine]), verdicts) if is_new else kept[kept["engine"] == engine]
-        tables.append(pd.DataFrame(rows).assign(threads=int(options["threads"])) if is_new else rows)
+        tables.append(kept[(kept["engine"] == engine) & ((kept["threads"] != threads) | (not is_new))])
+        if is_new:
+            rows = rows_of(engine, read(folders[engine]), verdicts)
+            tables.append(pd.DataFrame(rows).assign(threads=threads))
     table = pd.concat([rows.astype(object) for rows in tables if len(rows)]).infer_objects()
     missing = []
     for engine in ENGINES:

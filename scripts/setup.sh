@@ -24,12 +24,15 @@ sdbench_setup() {
   stamp=$SDBENCH_VENV/.ready-${extras:-base}-$({ cat "$SDBENCH_ROOT/pyproject.toml" "$SDBENCH_ROOT/constraints.txt"; printf %s "$SDBENCH_ROOT"; } | cksum | tr ' ' '-')
   log=$SDBENCH_VENV/setup.log
   [ -e "$stamp" ] && return
-  if ! "$SDBENCH_VENV/bin/python" -c 'import pip' >/dev/null 2>&1; then  # none, or one that was interrupted while it was made
+  if ! "$SDBENCH_VENV/bin/python" -c '' >/dev/null 2>&1; then
     python=$(sdbench_python) || exit 1
     printf 'sdbench: making .venv with %s\n' "$("$python" --version)" >&2
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
       sdbench_fail "$python has no venv or ensurepip module; on Debian and Ubuntu: apt-get install python3-venv"
-    "$python" -m venv --clear "$SDBENCH_VENV" || sdbench_fail "could not make $SDBENCH_VENV"
+    "$python" -m venv "$SDBENCH_VENV" || sdbench_fail "could not make $SDBENCH_VENV"
+  elif ! "$SDBENCH_VENV/bin/python" -c 'import pip' >/dev/null 2>&1; then  # it was interrupted while it was made, or has none
+    "$SDBENCH_VENV/bin/python" -m ensurepip >/dev/null 2>&1 ||
+      sdbench_fail "$SDBENCH_VENV has no pip: install it there, or remove the folder"
   fi
   printf 'sdbench: installing the pinned dependencies (some minutes, once; log: .venv/setup.log)\n' >&2
   # shellcheck disable=SC2086 - SDBENCH_PIP_ARGS is a list of words

@@ -1,9 +1,10 @@
 """Quote exceptions of other libraries in messages."""
 
 # What a rule, a drafter or a metric of somebody's own may raise. Errors of the records and of engines end a run.
+OF_CODE = (AssertionError, AttributeError, NameError)  # a mistake in code, whose traceback is kept
 FAILURES_OF_A_CELL = (
-    *(ArithmeticError, AssertionError, AttributeError, ImportError, LookupError, NameError, RuntimeError),
-    *(SyntaxError, TypeError, ValueError),
+    *(ArithmeticError, ImportError, LookupError, RuntimeError, SyntaxError, TypeError, ValueError),
+    *OF_CODE,
 )
 
 
@@ -12,7 +13,7 @@ def first_line(error: Exception) -> str:
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 
-def sentence_of_failure(error: Exception) -> str:
+def sentence_of_failure(error: BaseException) -> str:
     """Return the class of an exception and the first line of its message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"

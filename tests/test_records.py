@@ -417,6 +417,20 @@ def test_other_texts_of_the_run_that_failed_do_not_make_a_failure_good(tmp_path:
     assert ["out of range" in p.message for p in sdbench.read(tmp_path).problems] == [True]
 
 
+def test_a_failure_ends_when_another_process_has_written_the_text(tmp_path: Path):
+    """Of two processes on a folder the one that began first may write what the other gave up."""
+    planned = {"planned": {"cells": [ENSEMBLE.key], "examples": 2, "samples": 1}}
+    with Store.open(tmp_path, config={}, provenance=planned) as first:
+        with Store.open(tmp_path, config={}, provenance=planned) as second:
+            second.add_cells([ENSEMBLE])
+            second.append_failure(ENSEMBLE.key, "a dead worker", example="1")
+            second.append_failure(ENSEMBLE.key, "out of memory")
+        first.append_generations(records(examples=1))
+        assert [p.message for p in sdbench.read(tmp_path).problems] == ["a dead worker", "out of memory"]
+        first.append_generations(records(examples=2)[1:])
+    assert sdbench.read(tmp_path).problems == ()
+
+
 def test_the_prices_of_a_pass_are_those_of_the_run_that_went_on_with_it_last(tmp_path: Path):
     def price(kind: str, tokens: float, seconds: float) -> CallRecord:
         return CallRecord("a", "cpu", "pair", kind, tokens, seconds, 20, "")
@@ -547,3 +561,12 @@ def test_a_hundred_thousand_generations_are_read_and_summarised(tmp_path: Path):
     frame = summarise(sdbench.read(tmp_path))
     assert frame["num_generations"].sum() == 100_000
     assert (frame["acceptance_low"] < frame["acceptance"]).sum() == len(cells) - 2, "two baselines draft nothing"
+
+
+def test_a_latency_pass_is_described_by_the_last_run_that_had_one(tmp_path: Path):
+    for timing in ({"batch_size": 8}, None):
+        with Store.open(tmp_path, config={"timing": timing, "command": f"timing={timing}"}):
+            pass
+    results = sdbench.read(tmp_path)
+    assert results.config["timing"] is None
+    assert results.timed_config["timing"] == {"batch_size": 8}

@@ -164,14 +164,16 @@ def check_greedy(subject: Subject, which: Sequence[int]) -> list[ExactCheck]:
             expected = {"a plain loop": plain_text(subject, setting.rule, drafter, prompt)}
             if setting.is_lossless:
                 expected["the target alone"] = plain_text(subject, None, drafter, prompt)
+            is_tie = False
             for source, text in expected.items():
                 if text == list(g.tokens):
                     continue
                 first = next((i for i, (a, b) in enumerate(zip(text, g.tokens, strict=False)) if a != b), 0)
                 if _gap(subject, [*prompt, *text[:first]]) < subject.logit_rounding:
-                    ties += 1
+                    is_tie = True
                 else:
                     wrong.append(f"token {first} of prompt {g.prompt}: {list(g.tokens)}, but {source} gives {text}")
+            ties += is_tie
         compared.append(ExactCheck(setting.name, "greedy", len(generations), wrong[:MAX_DEVIATIONS], ties))
     return compared
 

@@ -55,8 +55,8 @@ def audit_file(given: AuditCommand) -> AuditReport:
     return AuditReport(f"{name}-{run.model.name}", rows, len(texts), device=loaded.target.device)
 
 
-def read_lines(file: str) -> list[dict[str, Any]]:
-    """Return the lines of a file as mappings; raise ConfigError for a malformed one."""
+def read_lines(file: str) -> list[tuple[int, dict[str, Any]]]:
+    """Return number and mapping of each line of a file that is not empty; raise ConfigError for a malformed one."""
     try:
         lines = Path(file).read_text(encoding="utf-8").split("\n")  # a text may hold other separators of lines
     except (OSError, UnicodeDecodeError) as error:
@@ -79,20 +79,20 @@ def read_lines(file: str) -> list[dict[str, Any]]:
             raise ConfigError(
                 f'generations={show(file)}: line {number} is not {{"prompt": …, "tokens": […]}} or {{"prompt": …, "completion": …}}'
             )
-        rows.append(row)
-    if len({"tokens" in row for row in rows}) > 1:
+        rows.append((number, row))
+    if len({"tokens" in row for _, row in rows}) > 1:
         raise ConfigError(f"generations={show(file)}: some lines have tokens and others do not: give them to all")
     return rows
 
 
 def ids_of(
-    file: str, lines: Sequence[dict[str, Any]], tokenizer: Any
+    file: str, lines: Sequence[tuple[int, dict[str, Any]]], tokenizer: Any
 ) -> tuple[list[list[int]], list[int], list[list[int]]]:
     """Return distinct prompts, each line's prompt index and new ids; raise ConfigError for ids outside the vocabulary."""
     numbers: dict[tuple[int, ...], int] = {}
     which, texts = [], []
     encode: Callable[..., list[int]] = tokenizer.encode
-    for number, row in enumerate(lines, start=1):
+    for number, row in lines:
         prompt = row["prompt"] if isinstance(row["prompt"], list) else list(tokenizer(row["prompt"])["input_ids"])
         new = row["tokens"] if "tokens" in row else encode(row["completion"], add_special_tokens=False)
         wrong = [token for token in [*prompt, *new] if not isinstance(token, int) or not 0 <= token < len(tokenizer)]

@@ -122,6 +122,8 @@ def _power(report: AuditReport) -> str:
         return "None of these claims is tested by random samples."
     if not least:
         name, most = max(((effect.name, effect.least) for effect in effects), key=lambda pair: pair[1])
+        if not math.isfinite(most):
+            return f"Too few samples: no difference in {name} would have been detected with probability .95."
         return f"A difference of {most:.3g} in {name} would have been detected with probability .95."
     if not math.isfinite(max(least)):
         return "Too few samples: even a TV of .6 would not have been detected with probability .95."

@@ -125,7 +125,7 @@ def refuse_contradictions(words: Sequence[str]) -> None:
     if off and option:
         raise ConfigError(f"{off} leaves the latency pass out, so {show(option)} has no effect: remove one of the two")
     if on and option:
-        raise ConfigError(f"{show(option)} turns the latency pass on by itself: remove {on}")
+        raise ConfigError(f"{on} sets all options of the latency pass back, also {show(option)}: remove {on}")
 
 
 def misspelt(word: str) -> str:

@@ -178,7 +178,8 @@ def refuse_foreign_ids(prompts: Sequence[Sequence[int]], numbers: Iterable[int],
     for number in sorted(numbers):
         if (largest := max(prompts[number], default=0)) >= num_ids:
             raise ValueError(
-                f"prompt {number} has the token id {largest}, and the models share ids below {num_ids}: give a draft that has it"
+                f"prompt {number} has the token id {largest}, and only ids below {num_ids} are used by all models of this run: "
+                "if the draft lacks it, give another draft"
             )
 
 

@@ -17,7 +17,10 @@ SHORT = {"target": "model.target", "draft": "model.draft"}  # short names in --m
 SAMPLING = ("decode", "temperature", "top_k", "top_p", "max_new_tokens")  # decided by the harness for each task
 OF_ANSWERS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")
 # Options of `generate` that sdbench does not have, with the values at which they do nothing.
-WITHOUT_EFFECT = {"num_beams": 1, "num_return_sequences": 1, "repetition_penalty": 1, "min_p": 0, "typical_p": 1}
+WITHOUT_EFFECT = {
+    **dict.fromkeys(("num_beams", "num_return_sequences", "repetition_penalty", "typical_p", "length_penalty"), 1),
+    **dict.fromkeys(("min_p", "no_repeat_ngram_size", "early_stopping"), 0),
+}
 DEFAULT_DEVICE = "cuda:0"  # the harness passes this if the user gives no device, even on a machine without a GPU
 LENGTH = 256  # tokens of an answer if the task gives no length, as in the harness
 

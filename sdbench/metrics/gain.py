@@ -59,7 +59,7 @@ class Passes:
         frame = self.newest(cell, [base])
         if frame is None:
             return None
-        pair = pd.concat([frame.loc[cell, columns], frame.loc[base, columns]], axis=1, join="inner")
+        pair = pd.concat([frame.loc[cell, columns], frame.loc[base, columns]], axis=1, join="inner").dropna()
         return rates_interval(pair.to_numpy(dtype=np.float64), powers, level=level) if len(pair) else None
 
     def best_of(self, keys: Sequence[str], cell: str) -> str | None:

@@ -11,6 +11,7 @@ error. So its estimated bias is subtracted, and its limits are the hypervolumes 
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import numpy as np
 import pandas as pd
@@ -113,15 +114,14 @@ def joint(
 
 
 def _of_shared_examples(examples: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
-    """Return cells and the examples that all of them have: a cell that would leave less than half of the most is left out."""
-    kept: list[str] = []
-    shared: set[str] = set()
-    most = max(map(len, examples.values()))
-    for key in sorted(examples, key=lambda key: -len(examples[key])):
-        both = shared & examples[key] if kept else examples[key]
-        if 2 * len(both) >= most:
-            kept, shared = [*kept, key], both
-    return [key for key in examples if key in kept], sorted(shared)
+    """Return cells and the examples that all of them have, so many cells that most texts count: a few texts of a setting that
+    was just added do not reduce all others to their examples.
+    """
+    order = sorted(examples, key=lambda key: -len(examples[key]))
+    shared = list(accumulate((examples[key] for key in order), set.__and__))
+    last = max(range(len(order)), key=lambda index: (index + 1) * len(shared[index]))
+    kept = set(order[: last + 1])
+    return [key for key in examples if key in kept], sorted(shared[last])
 
 
 def _qualities(rows: quality.Rows, metric: Metric, resamples: int, seed: int) -> tuple[float, Array]:

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import quality, speed
-from sdbench.metrics.cells import BASELINES, metric_of, reference, table_of, titles
+from sdbench.metrics.cells import BASELINES, format_value, metric_of, reference, table_of, titles
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, at_level, lossless_settings, p_value_of
 from sdbench.metrics.safety import ALPHA, FAILURES, LOOP, Comparison, compare_settings, sequences
@@ -108,11 +108,18 @@ class Weighed:
         return speed if speed == speed else 0.0
 
 
+OF_DRAFTER = ("name", "head", "length_head")  # not among its options: heads are trained for each task
+
+
 def _setting_of(cell: pd.Series) -> str:
     """Return rule, knobs, drafter and draft length whatever else a sweep holds; names leave out what its cells share."""
-    axes = [f"{axis['knob']}={axis['value']}" for axis in cell["axes"]]
-    options = [str(cell["knobs"])] if isinstance(cell["knobs"], str) and cell["knobs"] else []
-    return " ".join([str(cell["verifier"]), *axes, *options, str(cell["drafter"]), f"K={int(cell['num_draft'])}"])
+    content = cell["content"] or {}
+    heads = content.get("heads") or {}  # trained for each task: another head is the same setting
+    axes = [f"{axis['knob']}={format_value(axis['value'])}" for axis in cell["axes"] if axis["knob"] not in heads]
+    drafter = content.get("drafter") or str(cell["drafter"])
+    drafter = drafter if isinstance(drafter, Mapping) else {"name": drafter}
+    options = [f"{name}={format_value(value)}" for name, value in drafter.items() if name not in OF_DRAFTER]
+    return " ".join([str(cell["verifier"]), *axes, str(drafter["name"]), *options, f"K={int(cell['num_draft'])}"])
 
 
 def margin_of(margin: Margin, task: str) -> float:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import ConfigError
-from sdbench.errors import FAILURES_OF_A_CELL, sentence_of_failure
+from sdbench.errors import FAILURES_OF_A_CELL, OF_CODE, sentence_of_failure
 from sdbench.passes.scoring import Scorers
 from sdbench.plan import Work, WorkItem
 from sdbench.prepare.cells import Point
 from sdbench.prepare.progress import Bar
 from sdbench.records import GenerationRecord, Rounds, Store
+from sdbench.subcommand import report_fault
 
 if TYPE_CHECKING:
     from sdbench.engines.job import Job, Models
@@ -77,6 +78,8 @@ class QualityPass:
         except ConfigError:  # a server that cannot be started is an error of the run, not of a cell
             raise
         except FAILURES_OF_A_CELL as error:
+            if isinstance(error, OF_CODE):
+                report_fault(error, self.job.run.folder)
             work.is_done = True
             cells = {item.cell for item in work.items}
             if len(cells) == 1:

@@ -51,8 +51,15 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
+class ScoringError(Exception):
+    """A metric raised an error; its class and message are this message, for the error itself may not travel here."""
+
+
 def _score(pairs: Sequence[tuple[Example, str]], truncated: Sequence[bool]) -> list[Score]:
-    return _task.score_all(pairs, truncated)
+    try:
+        return _task.score_all(pairs, truncated)
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - a metric may raise anything; the parent records it
+        raise ScoringError(sentence_of_failure(error)) from None
 
 
 class Scorers:
@@ -129,13 +136,14 @@ class Scorers:
             except BrokenProcessPool:
                 self._replace_pool()
                 continue
-            except Exception as error:  # noqa: BLE001 - a metric may raise anything; the failure is recorded
+            except ScoringError as error:
                 self._flying.pop(0)
                 if len(batch) > 1:  # which text was it? The others still count
                     for pair in batch:
-                        self._flying.append((self._submit(_score, *_arguments([pair])), [pair]))
+                        future = self._submit(_score, *_arguments([pair]))  # may replace what is in flight
+                        self._flying.append((future, [pair]))
                 else:
-                    failed(batch[0][0].cell, batch[0][0].example, f"scoring failed: {sentence_of_failure(error)}")
+                    failed(batch[0][0].cell, batch[0][0].example, f"scoring failed: {error}")
                 continue
             self._flying.pop(0)
             store.append_generations(

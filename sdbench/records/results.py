@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.records.keys import frame_of_cells
 from sdbench.records.measured import PLAIN, plain_table
+from sdbench.records.problems import add_problems
 from sdbench.records.schema import ARRAYS, KEY, LABELS, examples_table, tokens_schema
 from sdbench.records.snapshot import Problem, take_snapshot
 from sdbench.records.winners import texts_of_others, winning_rows
@@ -61,7 +61,7 @@ class Results:
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Torn or missing parts, failures that no later run has corrected, cells whose `force` is unfinished."""
-        self._judge()
+        add_problems(self._snapshot, self._rows)
         return tuple(self._snapshot.problems)
 
     @cached_property
@@ -257,29 +257,6 @@ class Results:
         for index, name in enumerate(LABELS, start=1):
             frame.insert(index, name, joined[name].to_numpy() if joined[name].dtype.kind in "if" else joined[name])
         return frame
-
-    def _judge(self) -> None:
-        """Find failures without a record of a later run, unfinished epochs of `force`, and cells without a file."""
-        rows = self._rows
-        cells, examples, runs, epochs = (rows[name].to_pylist() for name in ("cell", "example", "run", "epoch"))
-        latest: dict[tuple[str, str | None], str] = {}  # the last run that wrote a text; its id begins with the time
-        old: Counter[str] = Counter()
-        for cell, example, run, epoch in zip(cells, examples, runs, epochs, strict=True):
-            for scope in ((cell, example), (cell, None)):
-                latest[scope] = max(run or "", latest.get(scope, ""))
-            old[cell] += epoch < self._snapshot.epochs.get(cell, 0)
-        for failure in self._snapshot.failures:
-            cell, example = failure["cell"], failure["example"]
-            if latest.get((cell, example), "") <= failure["run"]:  # other texts of the same run prove nothing
-                where = cell if example is None else f"{cell}, example {example}"
-                self._snapshot.report("failure", where, failure["message"])
-        for cell, num in old.items():
-            if num:
-                self._snapshot.report("forced", cell, f"{num} generations are not yet computed anew since force=true")
-            if cell not in self._snapshot.cells:
-                self._snapshot.report(
-                    "missing", cell, f"cell-{cell}.json is missing or torn: no labels for its records"
-                )
 
 
 def _without_duplicates(frame: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:

@@ -68,6 +68,8 @@ class DataTask(Padding):
         """
         for name in self.extra_metrics:
             load_metric(name)
+            if (short := short_name(name)) in {metric.name for metric in self.metrics}:
+                raise ValueError(f"extra_metrics: {short} is a score of {self.name} itself: remove it")
         return {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -123,12 +125,7 @@ class DataTask(Padding):
         text = self.until_stop(completion)
         values = dict(score.values)
         for name in self.extra_metrics:
-            more = load_metric(name)(text.strip(), self.fields(example.row)["answer"])
-            if repeated := sorted(more.keys() & score.values.keys()):
-                raise ValueError(
-                    f"extra_metrics: {name} gives {repeated[0]}, which {self.name} scores itself: remove it"
-                )
-            values |= more
+            values |= load_metric(name)(text.strip(), self.fields(example.row)["answer"])
         general = {"is_truncated": is_truncated and text == completion, "is_empty": not text.strip()}
         return replace(score, values=values, flags={**general, "is_extraction_failed": False, **score.flags})
 
@@ -173,6 +170,11 @@ def check_score(where: str, metrics: Sequence[Metric], score: Score) -> None:
             raise ValueError(f"{name} is made from statistics, and this score has none")
 
 
+def short_name(metric: str) -> str:
+    """Return the name of a metric of `evaluate` without its folder."""
+    return metric.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
+
+
 @cache
 def load_metric(name: str) -> Callable[[str, str], dict[str, float]]:
     """Load a metric of `evaluate`, by its name or its folder, as a function of one answer and its reference."""
@@ -183,7 +185,7 @@ def load_metric(name: str) -> Callable[[str, str], dict[str, float]]:
     except Exception as error:  # a hub that fails has the exceptions of its HTTP library
         words = " ".join(str(error).split())
         raise ValueError(f"extra_metrics: evaluate cannot load {name} ({type(error).__name__}: {words})") from error
-    short = name.rstrip("/").rsplit("/", 1)[-1].removesuffix(".py")
+    short = short_name(name)
 
     def measure(answer: str, reference: str) -> dict[str, float]:
         results: dict[str, Any] = loaded.compute(predictions=[answer], references=[reference]) or {}

@@ -131,15 +131,24 @@ def largest(prompt_of: Callable[[int], Prompt], most: int, num_tokens: Callable[
     return max(count, 0)
 
 
+def question_turn(prompt: Prompt) -> int:
+    """Return the index of the turn with the question: the last one, or the one before an answer that is begun."""
+    last = len(prompt.messages) - 1
+    return last - 1 if last and prompt.messages[last].role == "assistant" else last
+
+
 def length(prompt: Prompt) -> int:
-    """Return the number of characters of the text, or of the last turn."""
-    return len(prompt.text if prompt.text is not None else prompt.messages[-1].content)
+    """Return the number of characters of the text, or of the turn with the question."""
+    return len(prompt.text if prompt.text is not None else prompt.messages[question_turn(prompt)].content)
 
 
 def tail(prompt: Prompt, count: int) -> Prompt:
-    """Return the prompt with only the last `count` characters of its text, or of its last turn."""
+    """Return the prompt with only the last `count` characters of its text, or of the turn with the question; turns before it
+    are left out.
+    """
     start = length(prompt) - count
     if prompt.text is not None:
         return replace(prompt, text=prompt.text[start:])
-    last = prompt.messages[-1]
-    return replace(prompt, messages=(Message(last.role, last.content[start:]),))
+    at = question_turn(prompt)
+    turn, *begun = prompt.messages[at:]
+    return replace(prompt, messages=(Message(turn.role, turn.content[start:]), *begun))

@@ -30,6 +30,9 @@ class Protocol:
     chat_ask: str | None = None  # the same question as a user turn; None: the plain text
     chat_answer: str = "{answer}"  # the assistant's turn in a shot
     chat_prefix: str = ""  # starts the assistant's answer
+    prefix_is_turn: bool = (
+        False  # the template continues it as a turn, as in lm-evaluation-harness, and may cut its end
+    )
     is_chat: bool = False  # the form in which this protocol's results are reported
     num_shots: int = 0
     shots: str = "first"  # "first" rows, rows "drawn" as lm-eval draws them, or rows of `shot_ids`
@@ -69,7 +72,10 @@ class Protocol:
             turns.append(Message("assistant", self.chat_prefix.format(**shot) + self.chat_answer.format(**shot)))
         turns.append(Message("user", ask.format(**question)))
         turns[0] = Message("user", instruction + turns[0].content)
-        return Prompt(messages=tuple(turns), prefix=self.chat_prefix.format(**question))
+        prefix = self.chat_prefix.format(**question)
+        if prefix and self.prefix_is_turn:
+            return Prompt(messages=(*turns, Message("assistant", prefix)))
+        return Prompt(messages=tuple(turns), prefix=prefix)
 
     def stops(self, *, is_chat: bool) -> tuple[str, ...]:
         """Return the strings that end an answer in this form."""

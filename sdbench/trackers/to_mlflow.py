@@ -33,25 +33,30 @@ class MLflow:
         from mlflow import MlflowClient
         from mlflow.exceptions import MlflowException
 
-        client, key = None, ""
+        client: Any = None
+        key, begun = "", []
         try:
             client = MlflowClient(self.uri)
             known = client.get_experiment_by_name(self.experiment)
             home = known.experiment_id if known else client.create_experiment(self.experiment)
             parent = client.create_run(home, run_name=findings.name, tags={"mlflow.note.content": findings.advice})
             key = parent.info.run_id
+            begun.append(key)
             self._log(client, key, flat(findings.config), {})
             for path in (*findings.figures, *findings.pages):
                 client.log_artifact(key, str(path), "figures" if path in findings.figures else None)
             for name, labels, numbers in findings.cells():
                 child = client.create_run(home, run_name=name, tags={"mlflow.parentRunId": key})
+                begun.append(child.info.run_id)
                 self._log(client, child.info.run_id, {label: str(value) for label, value in labels.items()}, numbers)
-                client.set_terminated(child.info.run_id)
+                client.set_terminated(begun.pop())
             client.set_terminated(key)
         except (MlflowException, OSError) as error:
-            if client and key:  # sent again, it is another run: this one must not look as if it went on
+            for run in (
+                begun if client else ()
+            ):  # sent again, it is another run: this one must not look as if it went on
                 with contextlib.suppress(MlflowException, OSError):
-                    client.set_terminated(key, "FAILED")
+                    client.set_terminated(run, "FAILED")
             raise TrackerError(f"MLflow: {first_line(error)}") from None
         return f"MLflow experiment {self.experiment}, run {key} at {client.tracking_uri}"
 

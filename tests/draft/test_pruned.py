@@ -11,6 +11,8 @@ import torch
 import sdbench
 from sdbench.draft import pruned
 from sdbench.engine import Engine
+from sdbench.engines.native import timing
+from sdbench.engines.native.decode import Decoder
 from sdbench.lm.known import KnownPrefixes
 from sdbench.lm.model import LM
 from sdbench.lm.pruned import PrunedLM, angular_distances, sample_texts
@@ -212,7 +214,7 @@ def test_options_that_cannot_be_are_refused(target, options, sentence):
         engine.drafter("pruned", engine.warp(), options)
 
 
-def test_the_latency_pass_times_a_pruned_draft_that_is_captured_at_once_and_keeps_no_prompt(target):
+def test_the_latency_pass_times_a_pruned_draft_that_is_captured_at_once_and_keeps_no_prompt(target, monkeypatch):
     """The draft of a run is built before the pass, and shares the target's weights but not its cache of prompts."""
     engine = Engine(target, None)
     engine.target.known = KnownPrefixes()
@@ -222,6 +224,12 @@ def test_the_latency_pass_times_a_pruned_draft_that_is_captured_at_once_and_keep
     assert model.patience > 1
     engine.capture_at_once()
     assert model.patience == 1
+    decoder = Decoder(SimpleNamespace(), SimpleNamespace(), None)
+    decoder.__dict__["engine"] = engine
+    seen = []
+    monkeypatch.setattr(timing, "time_plan", lambda *_: seen.append((engine.target.known, model.known)))
+    decoder.time(SimpleNamespace())
+    assert seen == [(None, None)]
     other = engine.drafter("pruned", Warp(0.0), {"keep_layers": 3})
     assert len(engine.target.pruned) == 1, "one at a time"
     assert drafter is not other

@@ -76,3 +76,14 @@ def test_a_cell_with_few_texts_leaves_the_front_of_the_others_alone(results):
     assert rest.cells == tuple(keys[1:])
     assert rest.n == 60
     np.testing.assert_array_equal(rest.x, whole.x)
+
+
+def test_a_cell_with_many_texts_leaves_the_others_on_the_front(results):
+    """w=0.7 with n=60 after four settings with n=20: all are compared on the 20 that they share."""
+    cells = results.cells
+    keys = cells.loc[(cells["verifier"] == "ensemble") & (cells["num_draft"] == 5), "cell"].tolist()
+    some = copy(results)
+    is_kept = (results.generations["cell"] == keys[0]) | (results.generations["example"].astype(int) < 20)
+    some.__dict__["generations"] = results.generations[is_kept]
+    front = pareto.joint(some, keys, resamples=200)
+    assert (front.cells, front.n) == (tuple(keys), 20)

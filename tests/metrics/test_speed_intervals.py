@@ -132,6 +132,7 @@ def test_repeats_that_one_setting_lacks_make_no_answer_come_sooner():
     timings = pd.DataFrame(rows, columns=["cell", "example", "repeat"]).assign(
         pass_id="a", is_split=False, started_at=1.0, tokens=10, prefill_s=1.0, decode_s=2.0
     )
-    passes = Passes.of(timings)
-    assert passes.sooner("ensemble", "lossless").value == pytest.approx(1.0)
-    assert passes.ratio("ensemble", "lossless").value == pytest.approx(1.0)
+    empty = timings.iloc[:1].assign(example="without a token", decode_s=math.nan, tokens=0)
+    for passes in (Passes.of(timings), Passes.of(pd.concat([timings, empty, empty.assign(cell="ensemble")]))):
+        assert passes.sooner("ensemble", "lossless").value == pytest.approx(1.0)
+        assert passes.ratio("ensemble", "lossless").value == pytest.approx(1.0)

@@ -7,7 +7,9 @@ import pandas as pd
 import pytest
 
 from sdbench.metrics import acceptance, speed, theory
+from sdbench.metrics.divergence import greedy_reference
 from sdbench.metrics.summary import summarise
+from sdbench.metrics.theory import has_law
 
 CONTRACT = [
     "model",
@@ -227,3 +229,30 @@ def test_expected_counts_are_sums_over_products():
     kept = [1 - 0.5 + 0.5 * 0.5, 1.0, 1.0, 0.5 + 0.5 * 0.25]
     assert accepted == pytest.approx([kept[0] + kept[0] * kept[1], 0, kept[2] + kept[2] * kept[3]])
     assert examined == pytest.approx([1 + kept[0], 0, 1 + kept[2]])
+
+
+def test_the_greedy_text_is_that_of_the_same_prompts_and_the_same_target():
+    rows = [("long", "b", "bfloat16"), ("short", "b", "bfloat16"), ("short", "f", "float32")]
+    cells = pd.DataFrame(
+        {
+            "cell": [f"{asked}-{dtype}" for asked, _, dtype in rows],
+            "asked": [asked for asked, *_ in rows],
+            "content": [{"target_dtype": dtype} for *_, dtype in rows],
+            "temperature": 0.0,
+            "model": "m",
+            "verifier": "target",
+            "is_lossless": True,
+        }
+    )
+    lenient = cells.iloc[2].copy()
+    lenient["verifier"] = "ensemble"
+    assert greedy_reference(cells, lenient) == "short-float32"
+    assert greedy_reference(cells.iloc[:2], lenient) == "short-bfloat16", "another dtype is better than none"
+    assert greedy_reference(cells.iloc[:1], lenient) is None, "another prompt is not"
+
+
+def test_the_law_of_the_ensemble_is_not_claimed_for_a_mixture_of_logits():
+    cells = pd.DataFrame(
+        {"verifier": ["ensemble", "ensemble", "lossless", "mine"], "knobs": ["", "mix=logit", None, ""]}
+    )
+    assert has_law(cells).tolist() == [True, False, True, False]

@@ -68,6 +68,13 @@ def test_a_second_killed_worker_is_one_sentence(scorers):
     assert len(written.records) == len(task.ids), "what was scored before is kept"
 
 
+class UnpicklableError(Exception):
+    """An error that cannot be made again from its message."""
+
+    def __init__(self, one, two):
+        super().__init__(f"{one} {two}")
+
+
 class Fragile:
     """A task whose metric fails on some texts."""
 
@@ -77,6 +84,10 @@ class Fragile:
     def score_all(self, pairs, truncated):
         if any(text == "#### 2" for _, text in pairs):
             raise AttributeError("'NoneType' object has no attribute 'group'")
+        if any(text == "#### 1" for _, text in pairs):
+            raise UnpicklableError("two", "arguments")
+        if any(text == "#### 0" for _, text in pairs):
+            raise SystemExit("exit() in a metric")
         return self.task.score_all(pairs, truncated)
 
 
@@ -91,6 +102,12 @@ def test_a_text_whose_score_fails_costs_no_other_text_of_its_batch():
         running.drain(written, lambda *failure: failures.append(failure))
     finally:
         running.close()
-    lost = list(task.ids)[2]
-    assert {record.example for record in written.records} == set(task.ids) - {lost}
-    assert failures == [("c", lost, "scoring failed: AttributeError: 'NoneType' object has no attribute 'group'")]
+    ids = list(task.ids)
+    assert [record.example for record in written.records] == ids[3:]
+    assert sorted(failures) == sorted(
+        [
+            ("c", ids[0], "scoring failed: SystemExit: exit() in a metric"),
+            ("c", ids[1], "scoring failed: UnpicklableError: two arguments"),
+            ("c", ids[2], "scoring failed: AttributeError: 'NoneType' object has no attribute 'group'"),
+        ]
+    )

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 import sdbench
@@ -10,7 +11,7 @@ from sdbench.metrics.recommend import Recommendation, decide, recommend
 from sdbench.metrics.safety import Comparison
 from sdbench.metrics.seeds import pool_seeds
 from sdbench.metrics.stats import Estimate
-from sdbench.metrics.weigh import Gain, Weighed
+from sdbench.metrics.weigh import Gain, Weighed, _setting_of
 from sdbench.report.build import worked_out
 from sdbench.report.joint import decide_jointly
 from sdbench.types import Metric
@@ -193,3 +194,28 @@ def test_two_settings_with_one_name_in_their_folders_are_two_settings():
     names = {cell: f"{name} lookup" for cell, name in second.weighed[0].names.items()}
     object.__setattr__(second, "weighed", (replace(second.weighed[0], settings=settings, names=names),))
     assert decide_jointly([first, second]).setting == "ensemble w=0.7 K=5", "the same setting, by its shortest name"
+
+
+def test_a_setting_is_told_by_what_decides_it_whatever_the_folder_sweeps():
+    axes = [{"knob": "eps", "value": 0.3}, {"knob": "delta", "value": 0.2}]
+    cell = pd.Series(
+        {
+            "verifier": "typical",
+            "axes": axes,
+            "knobs": "delta=0.2",
+            "drafter": "lookup",
+            "num_draft": 5,
+            "content": None,
+        }
+    )
+    assert _setting_of(cell) == "typical eps=0.3 delta=0.2 lookup K=5"
+    other = cell.copy()
+    other["knobs"] = "eps=0.3"  # of a folder that sweeps delta
+    assert _setting_of(other) == _setting_of(cell)
+    for longest in (3, 12):
+        other["content"] = {"drafter": {"name": "lookup", "longest": longest}}
+        assert _setting_of(other) == f"typical eps=0.3 delta=0.2 lookup longest={longest} K=5"
+    learned = cell.copy()
+    learned["axes"] = [{"knob": "head", "value": "gsm8k@1a2b"}, {"knob": "offset", "value": 0}]
+    learned["content"] = {"heads": {"head": "1a2b"}}
+    assert _setting_of(learned) == "typical offset=0 lookup K=5", "a head is trained for each task"

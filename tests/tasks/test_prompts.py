@@ -12,7 +12,8 @@ from own import CODE, FILES, GOLDEN, TINY, load, path, protocols
 import sdbench.tasks
 from sdbench.config import config_dir
 from sdbench.tasks.base import DataTask
-from sdbench.types import Example
+from sdbench.tasks.prompting import length, tail
+from sdbench.types import Example, Message, Prompt
 
 CASES = [(name, protocol, form) for name in FILES for protocol in protocols(name) for form in ("text", "chat")]
 COMPLETION_PROMPTS = {
@@ -262,3 +263,17 @@ def test_loading_a_local_file_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert isinstance(load("wmt"), DataTask)
+
+
+def test_a_prompt_that_is_too_long_keeps_the_answer_that_is_begun():
+    """The turn with the question loses words, not the beginning of the answer after it."""
+    turns = [Message("user", "shot"), Message("assistant", "its answer"), Message("user", "a long question")]
+    begun = Message("assistant", "```python")
+    prompt = Prompt(messages=(*turns, begun))
+    assert length(prompt) == len("a long question")
+    assert tail(prompt, 8).messages == (Message("user", "question"), begun)
+    assert tail(Prompt(messages=tuple(turns)), 8).messages == (Message("user", "question"),)
+    task = load("mbpp", protocol="llama")
+    example = next(iter(task.examples()))
+    assert example.prompt.messages[-1] == Message("assistant", "\n```python\n")
+    assert example.prompt.prefix == ""

@@ -296,11 +296,8 @@ def test_rows_written_here_have_the_real_fields(real_data):
             assert set(json.loads(ours.readline())) == set(json.loads(theirs.readline()))
 
 
-def test_an_extra_metric_replaces_no_score_of_the_task(monkeypatch):
+def test_an_extra_metric_that_the_task_scores_itself_is_refused_before_anything_is_decoded(monkeypatch):
     monkeypatch.setattr("sdbench.tasks.base.load_metric", lambda name: lambda text, answer: {"strict": 0.0})
-    task = sdbench.tasks.load("gsm8k-tiny", n=1)
-    task.extra_metrics = ("strict",)
-    with pytest.raises(
-        ValueError, match="extra_metrics: strict gives strict, which gsm8k-tiny scores itself: remove it"
-    ):
-        task.score(next(iter(task.examples())), "#### 1")
+    task = sdbench.tasks.load("gsm8k-tiny", n=1, extra_metrics=["there/strict"])
+    with pytest.raises(ValueError, match=r"^extra_metrics: strict is a score of gsm8k-tiny itself: remove it$"):
+        task.environment()

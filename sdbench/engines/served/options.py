@@ -175,7 +175,7 @@ class Http:
                 f"engine.url is one server with one rule at one draft length, and this run needs {len(needed)} ({names}): name "
                 "a server for each rule in engine.urls, or one with sdbench's plug-in and engine.plugin=true"
             )
-        self._refuse_two_settings(planned, settings)
+        self._refuse_two_settings([p for p in planned if p in shared or p.cell.verifier in self.urls], settings)
         left_out += sorted({p.cell.verifier for p in planned if p.role != "pair" and p.cell.verifier not in self.urls})
         if left_out:
             warn(
@@ -183,16 +183,15 @@ class Http:
             )
         return [point for point in planned if point in shared or point.cell.verifier in self.urls]
 
-    def _refuse_two_settings(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> None:
-        """Raise if the server of an entry of engine.urls would need two rules, or one rule at two settings."""
-        pairs = [point for point in planned if point.role == "pair" and point.cell.verifier in self.urls]
-        for url in dict.fromkeys(self.url_of(point.cell.verifier) for point in pairs):
-            here = [settings[point.cell.key] for point in pairs if self.url_of(point.cell.verifier) == url]
+    def _refuse_two_settings(self, points: Sequence[Point], settings: Mapping[str, ServerSetting]) -> None:
+        """Raise if a server would need two models, two rules, or one rule at two settings."""
+        for url in dict.fromkeys(self.url_of(point.cell.verifier) for point in points):
+            here = [settings[point.cell.key] for point in points if self.url_of(point.cell.verifier) == url]
             labels = [setting.label for setting in dict.fromkeys(here)]
             if len(labels) > 1:
                 raise ConfigError(
-                    f"the server at {url} has one rule at one draft length, and engine.urls gives it {len(labels)} "
-                    f"({', '.join(labels[:3])}): name a server for each rule, and run once for each of its settings"
+                    f"the server at {url} has one model, or one rule at one draft length, and engine.url and engine.urls give it "
+                    f"{len(labels)} ({', '.join(labels[:3])}): name a server for each, and run once for each setting of a rule"
                 )
 
     def url_of(self, verifier: str) -> str:

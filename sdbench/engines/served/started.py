@@ -96,6 +96,10 @@ def _set_from(option: str) -> str:
 class Vllm(StartedServers):
     """vLLM servers, given the interpreter of an environment that has vLLM."""
 
+    reserved_speculative: ClassVar[Mapping[str, str]] = {
+        "num_speculative_tokens": "num_draft=",
+        "rejection_sample_method": "verifier=",
+    }
     reserved: ClassVar[Mapping[str, str]] = {
         **{name: _set_from("speculative") for name in ("speculative_config", "model")},
         **{name: _set_from(name) for name in ("host", "port")},
