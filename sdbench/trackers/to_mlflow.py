@@ -34,7 +34,7 @@ class MLflow:
         from mlflow.exceptions import MlflowException
 
         client: Any = None
-        key, begun = "", []
+        begun: list[str] = []
         try:
             client = MlflowClient(self.uri)
             known = client.get_experiment_by_name(self.experiment)
@@ -52,9 +52,7 @@ class MLflow:
                 client.set_terminated(begun.pop())
             client.set_terminated(key)
         except (MlflowException, OSError) as error:
-            for run in (
-                begun if client else ()
-            ):  # sent again, it is another run: this one must not look as if it went on
+            for run in begun:  # what is sent again is another run: these must not look as if they went on
                 with contextlib.suppress(MlflowException, OSError):
                     client.set_terminated(run, "FAILED")
             raise TrackerError(f"MLflow: {first_line(error)}") from None
