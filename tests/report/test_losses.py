@@ -13,7 +13,7 @@ from sdbench.metrics.divergence import EqualTexts
 from sdbench.metrics.summary import summarise
 from sdbench.passes.finish import print_equal_texts
 from sdbench.records import Store, read
-from sdbench.report.page.facts import check_lossless, facts_of
+from sdbench.report.page.facts import check_lossless, facts_of, warnings_of
 from sdbench.report.page.verdicts import losses_of
 from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import Shape, write_synthetic
@@ -153,3 +153,12 @@ def test_settings_whose_texts_all_equal_the_targets_stand_in_one_line(capsys):
     assert capsys.readouterr().out == (
         "lossless K=3, lossless K=5: each equals the target alone in 12 of 12 texts (float32)\n"
     )
+
+
+def test_one_example_shows_no_difference_beyond_noise(tmp_path):
+    """A difference of one example has no interval, and nothing is said of it."""
+    home = write_synthetic(tmp_path / "one", n=1, ws=(0.5,), timing_examples=0)
+    results = read(home)
+    (sweep,) = sweeps_of([results], [summarise(results, resamples=200)])
+    assert check_lossless(sweep) == ("", False)
+    assert not [warning for warning in warnings_of(sweep) if "beyond noise" in warning]
