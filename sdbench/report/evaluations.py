@@ -170,6 +170,17 @@ def write_evaluations(home: Path, frame: pd.DataFrame, command: str) -> Evaluati
     return EvaluationFiles(page, tables)
 
 
+def labels_of(frame: pd.DataFrame) -> list[str]:
+    """Return the setting of each row, with its target, draft or options where the rows of its task have several."""
+    several = frame.groupby(["task", "metric"])[["target", "draft", "options"]].transform("nunique") > 1
+    return [
+        ", ".join(
+            [str(row["setting"]), *(f"{name} {row[name]}" for name in is_needed if is_needed[name] and row[name])]
+        )
+        for row, is_needed in zip(frame.to_dict("records"), several.to_dict("records"), strict=True)
+    ]
+
+
 def notes_of(frame: pd.DataFrame) -> list[str]:
     """Return sentences on what these evaluations cannot show."""
     has_lenient = (frame["is_lossless"] == False).any()  # noqa: E712 - a column of objects
@@ -182,11 +193,11 @@ def to_text(frame: pd.DataFrame) -> str:
         [
             str(row["task"]),
             str(row["metric"]),
-            str(row["setting"]),
+            label,
             *(format_interval(estimate_of(row, name), 3) for name in ESTIMATES),
             str(row["n"]),
         ]
-        for row in frame.to_dict("records")
+        for row, label in zip(frame.to_dict("records"), labels_of(frame), strict=True)
     ]
     return markdown(["task", "metric", "setting", *SHOWN], rows, num_left=3)
 
@@ -194,13 +205,13 @@ def to_text(frame: pd.DataFrame) -> str:
 def tables_of_evaluations(frame: pd.DataFrame) -> Sequence[Table]:
     """Return one table per task and metric. Scores that all lie between 0 and 1 are shown in points of 100."""
     tables = []
-    for (task, name), part in frame.groupby(["task", "metric"], sort=False):
+    for (task, name), part in frame.assign(label=labels_of(frame)).groupby(["task", "metric"], sort=False):
         is_share = part["quality"].between(0, 1).all()
         metric = Metric(str(name), "share" if is_share else "raw")
         columns = [column_of(part, measure, metric) for measure in SHOWN if part[measure].notna().any()]
         rows = [
-            (str(setting), "baseline" if is_lossless is True else "")
-            for setting, is_lossless in zip(part["setting"], part["is_lossless"], strict=True)
+            (str(label), "baseline" if is_lossless is True else "")
+            for label, is_lossless in zip(part["label"], part["is_lossless"], strict=True)
         ]
         tables.append(Table(f"{task}: {name}", columns, rows, is_open=True))
     return tables

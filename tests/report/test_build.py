@@ -281,8 +281,11 @@ def test_of_more_curves_than_colours_the_likeliest_on_the_front_are_named(tmp_pa
     best = {name: chance.reindex(cells["cell"]).max() for name, cells in sweep.curves.items()}
     assert len(sweep.leading) == MOST_NAMED == len(CYCLE) == len(MARKS)
     assert min(best[name] for name in sweep.leading) >= max(best[name] for name in best if name not in sweep.leading)
+    legends = {}
     with house_style():
-        figure = DRAW["pareto"](sweep)
-    assert figure is not None
-    named = [text.get_text() for text in figure.legends[0].get_texts()]
-    assert named == [*sweep.leading, "2 others"]
+        for name in ("pareto", "against_knob", "lengths"):
+            figure = DRAW[name](sweep)
+            assert figure is not None
+            legends[name] = [text.get_text() for text in figure.legends[0].get_texts()]
+    assert legends["pareto"] == [*sweep.leading, "2 others"]
+    assert all([*sweep.leading, "2 more not drawn"] == legends[name][:7] for name in ("against_knob", "lengths"))

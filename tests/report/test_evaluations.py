@@ -13,10 +13,10 @@ RATES = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in ("acceptance"
 RATES |= {key: {"value": None, "low": None, "high": None} for key in ("acceptance_expected", "bias")}
 
 
-def write_evaluation(folder, date, verifier, scores, *, stderr=0.1, has_samples=True, **knobs):
+def write_evaluation(folder, date, verifier, scores, *, stderr=0.1, has_samples=True, target="big", **knobs):
     """One evaluation in the form of lm_eval 0.4.13; `verifier` None: by its own model."""
     tasks = {"gsm8k": {**RATES, "n": len(scores), "tokens": 90, "seconds": 3.0, "tokens_per_s": 30.0}}
-    facts = {"target": "big", "draft": "small", "checkpoints": {}, "drafter": "model", "verifier": verifier, **knobs}
+    facts = {"target": target, "draft": "small", "checkpoints": {}, "drafter": "model", "verifier": verifier, **knobs}
     facts |= {"num_draft": 5, "is_lossless": verifier == "exact", "tasks": tasks}
     config = {"model": "sdbench", "sdbench": facts} if verifier else {"model": "hf"}
     entry = {"alias": "gsm8k", "exact_match,strict-match": sum(scores) / len(scores)}
@@ -25,7 +25,7 @@ def write_evaluation(folder, date, verifier, scores, *, stderr=0.1, has_samples=
         "n-shot": {"gsm8k": 5},
         "n-samples": {"gsm8k": {"original": 1319, "effective": len(scores)}},
         "config": {**config, "limit": len(scores), "gen_kwargs": None},
-        "model_name": "big",
+        "model_name": target,
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"results_{date}.json").write_text(json.dumps(document))
@@ -88,6 +88,21 @@ def test_the_page_shows_the_table_and_runs_its_own_scripts_alone(folder):
     assert report(folder, f"out={folder.parent / 'elsewhere'}") == Exit.DONE
     again = (folder.parent / "elsewhere" / "report.html").read_text(encoding="utf-8")
     assert again.replace(f" out={folder.parent / 'elsewhere'}", "") == page
+
+
+def test_two_targets_are_named_and_each_is_compared_with_its_lossless_text(folder):
+    """A setting of another target is another row, which page and table name; a draft that hf lacks is no difference."""
+    other = folder / "other"
+    write_evaluation(other, "2026-01-05T00-00-00.1", "exact", [1.0] * 10, target="other")
+    write_evaluation(other, "2026-01-06T00-00-00.1", "ensemble", [1.0] * 9 + [0.0], target="other", w=0.5)
+    assert report(folder) == Exit.DONE
+    labels = ["exact K=5", "ensemble w=0.5 K=5", "hf"]
+    labels = [*(f"{label}, target big" for label in labels), *(f"{label}, target other" for label in labels[:2])]
+    tree = lxml.html.document_fromstring((folder / "report.html").read_text(encoding="utf-8"))
+    assert [row.text.strip() for row in tree.xpath("//tbody/tr/th")] == labels
+    assert all(f"| {label} |" in (folder / "evaluations.md").read_text() for label in labels)
+    rows = pd.read_csv(folder / "evaluations.csv")
+    assert rows["difference"].round(6).tolist()[1::3] == [-0.2, -0.1]
 
 
 @pytest.mark.parametrize(

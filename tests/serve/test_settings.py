@@ -60,6 +60,20 @@ def test_another_engine_is_another_cell_and_another_address_is_the_same(planned)
     assert {point.cell.asked for point in native[2]} == {point.cell.asked for point in http[2]}
 
 
+def test_fields_of_a_request_are_in_the_key_where_they_differ_from_those_of_the_engines_file(planned):
+    url = URLS[0]
+    penalty = "engine.dialect.request.repetition_penalty=1.1"
+    for engine in ("http", "sglang"):
+        run, kind, usual = planned("verifier=exact", f"engine={engine}", url)
+        assert kind.decides(run, usual[0])["request"] == {}
+        run, kind, changed = planned("verifier=exact", f"engine={engine}", url, penalty)
+        assert kind.decides(run, changed[0])["request"] == {"repetition_penalty": 1.1}
+    run, kind, made = planned("verifier=exact", "engine=http", url, "engine.dialect=llamacpp")
+    request = kind.decides(run, made[0])["request"]
+    assert request["mirostat"] == 0
+    assert request["return_token_ids"] is None
+
+
 def test_arguments_of_a_server_decide_its_texts(planned, vllm_is_there):
     plain = planned("verifier=exact", *vllm_is_there)
     wide = planned("verifier=exact", *vllm_is_there, "engine.args.dtype=float32")

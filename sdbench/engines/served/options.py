@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -235,7 +236,9 @@ class Http:
         """Return the options of this engine that decide a text."""
         setting = self.setting(run, point)
         given = {} if self.model is None else {"model": self.model}
-        return {"name": run.engine.name, "rule": setting.rule, "request": dict(self.request), **given}
+        ours, usual = self.dialect.request, _usual_request(run.engine.name)
+        changed = {name: ours.get(name) for name in {**usual, **ours} if ours.get(name) != usual.get(name)}
+        return {"name": run.engine.name, "rule": setting.rule, "request": {**changed, **self.request}, **given}
 
     def _with_key(self, run: Run, point: Point) -> Cell:
         data = point.cell.to_json()
@@ -251,13 +254,25 @@ class Http:
 
 def _named_dialect(name: str) -> tuple[Any, Mapping[str, Any]]:
     """Read the dialect and the rules from a file of configs/engine."""
-    import yaml
-
-    trees = {path.stem: yaml.safe_load(path.read_text()) for path in sorted((config_dir() / "engine").glob("*.yaml"))}
-    dialects = {stem: tree for stem, tree in trees.items() if "dialect" in tree}
+    dialects = {stem: tree for stem, tree in _engine_files().items() if "dialect" in tree}
     if name not in dialects:
         raise ConfigError(f"engine.dialect={show(name)} is not a known server {nearest(name, dialects)}")
     return dialects[name]["dialect"], dialects[name]["rules"]
+
+
+@functools.cache
+def _engine_files() -> Mapping[str, Any]:
+    import yaml
+
+    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((config_dir() / "engine").glob("*.yaml"))}
+
+
+def _usual_request(engine: str) -> dict[str, Any]:
+    """Return the fields that requests have by the engine's file, which builds on http.yaml; a file of the user's has only those."""
+    files = _engine_files()
+    dialect = (files.get(engine) or {}).get("dialect") or {}
+    fields = {**files["http"]["dialect"]["request"], **(dialect.get("request") or {})}
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _fill_knobs(rule: Mapping[str, Any], point: Point) -> dict[str, Any]:

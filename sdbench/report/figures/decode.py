@@ -128,6 +128,7 @@ def divergence(sweep: Sweep) -> Figure | None:
     draw_along(bottom, means, "prefix")
     bottom.set_ylim(bottom=0)
     bottom.set(xlabel=marks.knob_label(drawn), ylabel="tokens before the\nfirst difference")
-    marks.finish(figure, top, sweep.followed["n"].max(), marks.keys_of(drawn))
+    left_out = [curve for curve in marks.other_curves(sweep, "x") if curve.knob == cells["knob"].iloc[0]]
+    marks.finish(figure, top, sweep.followed["n"].max(), [*marks.keys_of(drawn), *marks.not_drawn(left_out)])
     label_ends(Room(top), ends, prefix=f"{cells['knob'].iloc[0]}=")
     return figure

@@ -32,7 +32,7 @@ def _figure(group: InputLengths) -> Figure:
     rows = {"acceptance": "acceptance", "quality": marks.label_of(group.sweeps[0].metric), "ms_per_token": "ms a token"}
     shown = {column: label for column, label in rows.items() if group.table[column].notna().any()}
     figure, axes = panels(len(shown), width=PAGE, height=2.2)
-    curves, lengths = _curves(group.table), sorted(set(group.table["input_tokens"].round()))
+    (curves, left_out), lengths = _curves(group.table), sorted(set(group.table["input_tokens"].round()))
     span, ticks = lengths[-1] / lengths[0], _apart(lengths)
     for axis, (column, label) in zip(axes, shown.items(), strict=True):
         for index, curve in enumerate(marks.having(curves, column)):
@@ -41,9 +41,8 @@ def _figure(group: InputLengths) -> Figure:
         axis.set_xticks(ticks, [f"{tick:,.0f}" for tick in ticks])
         axis.xaxis.set_minor_locator(NullLocator())
         axis.margins(0.06, 0.08)
-    marks.finish(
-        figure, axes[-1], group.table["n"].max(), [curve.key(linewidth=0.9, markersize=3.5) for curve in curves]
-    )
+    keys = [*(curve.key(linewidth=0.9, markersize=3.5) for curve in curves), *marks.not_drawn(left_out)]
+    marks.finish(figure, axes[-1], group.table["n"].max(), keys)
     return figure
 
 
@@ -64,16 +63,19 @@ def _draw(axis: Axes, curve: marks.Curve, column: str, *, shift: float) -> None:
     axis.vlines(x, cells[f"{column}_low"], cells[f"{column}_high"], color=curve.colour, linewidth=0.9, alpha=0.6)
 
 
-def _curves(table: pd.DataFrame) -> list[marks.Curve]:
-    """Return the settings that were measured at several lengths: the baselines, and as many others as there are colours."""
+def _curves(table: pd.DataFrame) -> tuple[list[marks.Curve], Sequence[pd.DataFrame]]:
+    """Return the settings that were measured at several lengths, the baselines and as many as there are colours, and the others."""
     parts = [part for _, part in table.groupby(SETTING, sort=False, dropna=False) if len(part) > 1]
     baselines = [part for part in parts if part["verifier"].iloc[0] in BASELINES]
     swept = sorted(
         (part for part in parts if part["verifier"].iloc[0] not in BASELINES), key=lambda part: part.index[0]
     )
-    swept = [swept[index] for index in marks.evenly(len(swept), len(CYCLE))] if swept else []
+    shown = marks.evenly(len(swept), len(CYCLE)) if swept else []
+    left_out = [part for index, part in enumerate(swept) if index not in shown]
+    swept = [swept[index] for index in shown]
     looks = [*(BASELINES[part["verifier"].iloc[0]] for part in baselines), *zip(MARKS, CYCLE, strict=True)]
     pairs = zip([*baselines, *swept], looks, strict=False)
-    return [
+    curves = [
         marks.Curve(str(part["label"].iloc[0]), colour, mark, part, part.iloc[:0]) for part, (mark, colour) in pairs
     ]
+    return curves, left_out

@@ -54,7 +54,8 @@ def along_knob(
             axis.set_xticks(cells["x"], cells["value"])
     for axis, row in zip(axes[:: len(knobs)], rows, strict=True):
         axis.set_ylabel(row.label)
-    marks.finish(figure, axes[len(knobs) - 1], n, [*marks.keys_of(drawn), *keys], unit=unit)
+    left_out = marks.other_curves(sweep, "x")
+    marks.finish(figure, axes[len(knobs) - 1], n, [*marks.keys_of(drawn), *marks.not_drawn(left_out), *keys], unit=unit)
     for (axis, (row, known)), level in zip(panel, levels, strict=True):
         room = Room(axis)
         for curve in known if level else ():

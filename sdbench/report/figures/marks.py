@@ -124,6 +124,11 @@ def keys_of(drawn: Sequence[Curve], others: Sequence[Curve] = (), **look: Any) -
     return [*(curve.key(**look) for curve in drawn), *more] if len(drawn) > 1 else []
 
 
+def not_drawn(others: Sequence[Any]) -> list[Line2D]:
+    """Return a legend entry with the number of curves that a figure leaves out; nothing where it leaves out none."""
+    return [key(f"{len(others)} more not drawn", FAINT, linestyle="")] if others else []
+
+
 def knob_label(drawn: Sequence[Curve]) -> str:
     """Return a knob with its lossless end for an axis: w (1 is lossless)."""
     first = drawn[0]

@@ -184,7 +184,8 @@ def level_panels(
         axis.set_title(title.format(number), loc="left", fontsize=SMALL)
         axis.set_xlabel(label)
     axes[0].set_ylabel(marks.label_of(sweep.metric))
-    keys = [curve.key(linewidth=0.8, markersize=3) for curve in drawn]
+    left_out = [c for c in marks.other_curves(sweep, "quality") if c.cells["cell"].isin(known["cell"]).any()]
+    keys = [*(curve.key(linewidth=0.8, markersize=3) for curve in drawn), *marks.not_drawn(left_out)]
     marks.finish(figure, axes[-1], pd.to_numeric(known["n"]).max(), keys)
     return figure
 

@@ -48,7 +48,8 @@ def laws(sweep: Sweep) -> Figure | None:
         low, high = (pick([*axis.get_xlim(), *axis.get_ylim()]) for pick in (min, max))
         axis.plot([low, high], [low, high], color=GREY, linewidth=0.7, linestyle=":", zorder=1)
         axis.set(xlim=(low, high), ylim=(low, high), aspect="equal", xlabel=formula, ylabel=f"measured {name}")
-    keys = marks.keys_of(drawn, markersize=3.4, linestyle="")
+    left_out = theory_curves(sweep, marks.other_curves(sweep), "acceptance_law", "bias")
+    keys = [*marks.keys_of(drawn, markersize=3.4, linestyle=""), *marks.not_drawn(left_out)]
     keys.append(marks.key("lossless", colour, mark, linestyle="", markersize=3.4))
     marks.finish(figure, axes[1], sweep.points["n"].max(), keys)
     return figure
