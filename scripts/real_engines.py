@@ -97,6 +97,7 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
             "timing=off",
             f"num_draft={AUDIT_LENGTH}",
             *(f"{k}={v}" for k, v in AUDIT.items()),
+            *(["engine.request.cache_prompt=true"] if engine == "llamacpp" else []),  # 400 texts follow each prompt
         ]
         return
     shared += [f"name={folder_name(engine, options)}", f"n={options['n']}", "temperature=0"]

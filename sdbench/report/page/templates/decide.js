@@ -1,7 +1,7 @@
-// The page already holds the decision for every margin: moving the margin only shows another one.
-function shownDecision(article, decisions, margin) {
+// The page already holds the decision for every margin: moving the margin only shows another one, that of the margin as it is written.
+function shownDecision(article, decisions, moved) {
   const part = (name) => article.querySelector('[data-part="' + name + '"]');
-  const text = margin >= 10 ? margin.toFixed(0) : margin.toFixed(margin >= 1 ? 1 : 2);
+  const text = moved.toFixed(moved >= 10 ? 0 : moved >= 1 ? 1 : 2), margin = Number(text);
   const decision = decisions.filter((each) => each.from < margin).pop() || decisions[0];
   article.className = "verdict " + decision.kind;
   part("margin").textContent = text;
