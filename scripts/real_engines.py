@@ -17,6 +17,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -196,16 +197,35 @@ def rows_of(engine: str, results: Results, verdicts: Mapping[str, str]) -> list[
     )
 
 
+def setting_of(row: Mapping[str, Any]) -> str:
+    setting = f"K = {row['num_draft']}" if row["verifier"] == "lossless" else f"{row['verifier']} alone"
+    return setting + (f", p-min {row['p_min']:g}" if pd.notna(row["p_min"]) else "")
+
+
+def fastest(table: pd.DataFrame) -> Iterator[str]:
+    """Yield a line on the fastest setting, the draft alone left out, for each number of threads and of requests at a time."""
+    usable = table[table["verifier"] != "draft"]
+    for threads, level in product(sorted(set(usable["threads"])), LEVELS):
+        column = f"tokens_per_s_{level}"
+        rows = usable[(usable["threads"] == threads) & usable[column].notna()]
+        if len(rows) < 2:
+            continue
+        best = rows.loc[rows[column].idxmax()]
+        alone = rows[(rows["engine"] == best["engine"]) & (rows["verifier"] == "target")][column]
+        ratio = f", {best[column] / alone.iloc[0]:.2f} times its target alone" if len(alone) else ""
+        yield (
+            f"- {threads:g} thread{'s' * (threads > 1)}, {level} request{'s' * (level > 1)} at a time: "
+            f"{best['engine']}, {setting_of(best)} ({best[column]:.1f} tokens/s{ratio})."
+        )
+
+
 def cells_of(row: Mapping[str, Any]) -> list[str]:
     """A row of the table as text; a dash where nothing is known."""
-    is_pair = row["verifier"] == "lossless"
-    setting = f"K = {row['num_draft']}" if is_pair else f"{row['verifier']} alone"
-    setting += f", p-min {row['p_min']:g}" if pd.notna(row["p_min"]) else ""
     equal = f"{int(row['num_equal'])} of {int(row['num_compared'])}" if pd.notna(row["num_equal"]) else "–"
     speeds = [row[f"tokens_per_s_{level}"] for level in LEVELS]
     return [
         row["engine"],
-        setting,
+        setting_of(row),
         str(int(row["n"])),
         format_interval(estimate_of(row, "quality"), 1, scale=100) or "–",
         equal,
@@ -256,6 +276,8 @@ def write(options: Mapping[str, str]) -> None:
         for engine, part in missing
     ]
     page = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in table.to_dict("records")], num_left=2)]
+    best = list(fastest(table))
+    page += ["Fastest, the draft alone left out:\n", "\n".join(best) + "\n"] if best else []
     page += ["Not measured yet:\n", "\n".join(lacking) + "\n"] if lacking else []
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(out / "engines.csv", index=False, float_format="%.6g")

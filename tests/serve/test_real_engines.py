@@ -80,6 +80,14 @@ def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_thre
         assert set(table["n"]) == {n}
         assert table.set_index("verifier")["tokens_per_s_1"][["target", "lossless"]].gt(0).all()
     assert whole["threads"].tolist() == [1, 1, 1, 2, 2, 2]
+    speeds = whole[whole["threads"] == 2].set_index("verifier")["tokens_per_s_1"]
+    ratio = f"{speeds['lossless'] / speeds['target']:.2f}"
+    page = (tmp_path / "out" / "engines.md").read_text()
+    assert speeds["lossless"] > speeds["target"]
+    assert f"- 2 threads, 1 request at a time: native, K = 4 ({speeds['lossless']:.1f} tokens/s, {ratio} times" in page
+    assert "requests at a time: native" not in page, (
+        "with one engine's number for one user, there is nothing to compare"
+    )
 
 
 @pytest.mark.parametrize(
