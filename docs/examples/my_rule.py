@@ -1,4 +1,4 @@
-"""Typical acceptance (Medusa, arXiv:2401.10774, section 3.2): keep what the target finds likely, given how sure it is."""
+"""Typical acceptance (Medusa, arXiv:2401.10774, section 3.3): keep what the target finds likely, given how sure it is."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -11,7 +11,7 @@ from sdbench.verify import Tokenwise, knob
 
 @dataclass(frozen=True, slots=True)
 class MyRule(Tokenwise):
-    """a(x) = 1 where p(x) ≥ min(eps, delta·exp(−H(p))), else 0; r = p. Greedy: the same with one-hot laws."""
+    """a(x) = 1 where p(x) > min(eps, delta·exp(−H(p))), else 0; r = p. Greedy: the same with one-hot laws."""
 
     version: ClassVar[str] = "1"
     eps: float | Tensor = 0.1  # `| Tensor`: settings of a sweep are judged in one call, a value for each row
@@ -19,7 +19,7 @@ class MyRule(Tokenwise):
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         sureness = torch.exp(-torch.special.entr(p).sum(-1, keepdim=True))
-        return (p >= (self.delta * sureness).clamp_max(torch.as_tensor(knob(self.eps, p)).to(p))).to(p)
+        return (p > (self.delta * sureness).clamp_max(torch.as_tensor(knob(self.eps, p)).to(p))).to(p)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return p
