@@ -211,7 +211,8 @@ def fastest(table: pd.DataFrame) -> Iterator[str]:
         if len(rows) < 2:
             continue
         best = rows.loc[rows[column].idxmax()]
-        alone = rows[(rows["engine"] == best["engine"]) & (rows["verifier"] == "target")][column]
+        is_alone = (rows["engine"] == best["engine"]) & (rows["verifier"] == "target") & (best["verifier"] != "target")
+        alone = rows[is_alone][column]
         ratio = f", {best[column] / alone.iloc[0]:.2f} times its target alone" if len(alone) else ""
         yield (
             f"- {threads:g} thread{'s' * (threads > 1)}, {level} request{'s' * (level > 1)} at a time: "

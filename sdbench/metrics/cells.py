@@ -198,9 +198,10 @@ def name_drafters(cells: pd.DataFrame) -> pd.Series:
 
 
 def _drafter_options(content: Mapping[str, Any] | None) -> list[str]:
-    """Return OPTION=VALUE of the drafter in a cell's content."""
-    drafter = (content or {}).get("drafter")
-    options = drafter if isinstance(drafter, Mapping) else {}
+    """Return OPTION=VALUE of the drafter in a cell's content, and of drafting by a server that was started for it."""
+    content = content or {}
+    parts = content.get("drafter"), (content.get("engine") or {}).get("speculative")
+    options = {name: value for part in parts if isinstance(part, Mapping) for name, value in part.items()}
     return [f"{name}={format_value(value)}" for name, value in options.items() if name != "name"]
 
 

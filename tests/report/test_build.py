@@ -116,6 +116,23 @@ def test_two_dtypes_in_one_folder_have_a_report(tmp_path):
     assert retention["retention"].notna().all()
 
 
+def test_options_with_which_a_server_drafts_are_in_a_name_where_they_differ(tmp_path):
+    """As p-min of llama.cpp, of which a folder had two settings with one name."""
+    home, shape = tmp_path / "served", Shape(64)
+    by_name = {c.verifier: c for c in sweep("llama-tiny", "gsm8k-tiny", ws=(), num_drafts=(5,), temperature=1.0)}
+    target, lossless = by_name["target"], by_name["lossless"]
+    engines = [{"name": "llamacpp", "speculative": {"spec_type": "simple", "p_min": p_min}} for p_min in (0, 0.5)]
+    cells = [replace(target, content={**target.content, "engine": {"name": "llamacpp", "speculative": None}})]
+    cells += [replace(lossless, content={**lossless.content, "engine": engine}) for engine in engines]
+    with Store.open(home, config={}, provenance={}) as store:
+        store.add_cells(cells)
+        store.append_generations([shape.decode(c, str(i)) for c in cells for i in range(4)])
+    results = sdbench.read(home)
+    (only,) = sweeps_of([results], [summarise(results, resamples=50)])
+    names = ["target alone", "lossless model p_min=0 K=5", "lossless model p_min=0.5 K=5"]
+    assert only.cells["label"].tolist() == names
+
+
 @pytest.mark.parametrize(("setting", "value"), [("seed", 7), ("max_new_tokens", 9)])
 def test_figures_of_sweeps_that_differ_in_a_setting_are_named_with_it(setting, value, tmp_path):
     home, shape = write_synthetic(tmp_path / "two", n=4, ws=(0.5,), timing_examples=0), Shape(64)
