@@ -204,7 +204,7 @@ def setting_of(row: Mapping[str, Any]) -> str:
 
 def fastest(table: pd.DataFrame) -> Iterator[str]:
     """Yield a line on the fastest setting, the draft alone left out, for each number of threads and of requests at a time."""
-    usable = table[table["verifier"] != "draft"]
+    usable = table[table["verifier"] != "draft"].reset_index(drop=True)
     for threads, level in product(sorted(set(usable["threads"])), LEVELS):
         column = f"tokens_per_s_{level}"
         rows = usable[(usable["threads"] == threads) & usable[column].notna()]

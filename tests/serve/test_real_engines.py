@@ -1,5 +1,6 @@
 """The table of engines: its runs are valid, its rows are those of the records, and what is missing is named with its command."""
 
+import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -85,6 +86,9 @@ def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_thre
     page = (tmp_path / "out" / "engines.md").read_text()
     assert speeds["lossless"] > speeds["target"]
     assert f"- 2 threads, 1 request at a time: native, K = 4 ({speeds['lossless']:.1f} tokens/s, {ratio} times" in page
+    shutil.copytree(tmp_path / "runs" / "native-2-threads", tmp_path / "runs" / "llamacpp-2-threads")
+    assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out", "threads=2"]) == 0, "rows of two engines"
+    assert "- 2 threads, 1 request at a time: " in (tmp_path / "out" / "engines.md").read_text()
     assert "requests at a time: native" not in page, (
         "with one engine's number for one user, there is nothing to compare"
     )
