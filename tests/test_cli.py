@@ -116,6 +116,7 @@ BAD = st.one_of(
     max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture], derandomize=True
 )
 @given(BAD)
+@pytest.mark.slow
 def test_a_bad_configuration_gives_code_2_and_one_sentence(capsys, bad):
     capsys.readouterr()
     code = main([*bad, "--cfg"])

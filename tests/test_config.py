@@ -17,7 +17,12 @@ def composer() -> Composer:
     return Composer()
 
 
-FILES = [(group, path.stem) for group in GROUPS for path in sorted((config_dir() / group).glob("*.yaml"))]
+MANY_JOBS = {"zoo", "zoo-greedy", "drafters"}  # experiments that take five seconds and more to compose
+FILES = [
+    pytest.param(group, path.stem, marks=[pytest.mark.slow] if path.stem in MANY_JOBS else [])
+    for group in GROUPS
+    for path in sorted((config_dir() / group).glob("*.yaml"))
+]
 
 
 @pytest.mark.parametrize(("group", "name"), FILES, ids=lambda value: value)

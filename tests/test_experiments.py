@@ -112,6 +112,7 @@ def test_all_rules_follow_the_options_of_the_run(composer):
     assert with_head - greedy == {"judge"}
 
 
+@pytest.mark.slow
 def test_the_command_for_what_is_missing_makes_it(composer):
     empty = paper_numbers.measure_cells([])
     for asked in ALL:
@@ -246,7 +247,13 @@ def test_the_tiny_twin_fills_the_paper(tmp_path):
 SWEPT = {path.stem for path in FOLDER.glob("*.yaml") if re.search(r"^ +temperature: ", path.read_text(), re.MULTILINE)}
 
 
-@pytest.mark.parametrize("experiment", sorted(set(NAMES) - SWEPT))
+@pytest.mark.parametrize(
+    "experiment",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] if name.startswith("zoo") else [])
+        for name in sorted(set(NAMES) - SWEPT)
+    ],
+)
 def test_decode_on_the_command_line_is_that_of_every_experiment(composer, experiment):
     job = composer.jobs(parse([f"experiment={experiment}", "decode=transformers"]))[0]
     tree = composer.tree(composer.compose(job), job)

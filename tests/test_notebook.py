@@ -46,6 +46,7 @@ def check(book):
     ]
 
 
+@pytest.mark.slow
 def test_it_runs_on_a_folder_of_ones_own(tmp_path):
     folder = write_synthetic(tmp_path / "llama-tiny-gsm8k-tiny", n=60, ws=(0.3, 0.6, 1.0), timing_examples=0)
     check(executed(folder, tmp_path))

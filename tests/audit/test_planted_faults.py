@@ -28,6 +28,7 @@ def verdict(fault: Fault, models, seed: int) -> str:
         return audit(fault.subject(models, seed)).verdict
 
 
+@pytest.mark.slow
 def test_the_default_is_sound(models):
     report = audit(HONEST[0].subject(models))
     assert report.verdict == "sound"

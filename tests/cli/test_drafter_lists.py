@@ -59,6 +59,7 @@ def test_a_killed_list_of_drafters_ends_as_an_undisturbed_one(words, nursery, tm
 
 
 @pytest.mark.usefixtures("no_figures")
+@pytest.mark.slow
 def test_a_drafter_that_is_added_is_decoded_alone(words, tmp_path):
     options = {"n": 2, "w": "0.3"}
     assert main(words(tmp_path / "steps", drafter="[model,lookup]", **options)) == 0

@@ -69,6 +69,7 @@ def test_a_report_that_cannot_be_written_is_one_sentence_too(words, tmp_path, ca
     assert len(read(tmp_path / NAME).generations) == 4
 
 
+@pytest.mark.slow
 def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_command_goes_on(
     words, nursery, tmp_path, whole
 ):
@@ -87,6 +88,7 @@ def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_comma
     assert_same_records(tmp_path / NAME, whole)
 
 
+@pytest.mark.slow
 def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words, nursery, tmp_path):
     options = {"n": 16, "max_new_tokens": 24, "report": "off"}
     pid = nursery.start(words(tmp_path / "cut", **options))
@@ -103,6 +105,7 @@ def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words,
     assert_same_records(tmp_path / "cut" / NAME, tmp_path / "calm" / NAME)
 
 
+@pytest.mark.slow
 def test_the_scorers_leave_an_interrupt_to_the_command(words, tmp_path):
     """A terminal sends Ctrl-C to the whole group: before a record is there, between two, or after the last."""
 

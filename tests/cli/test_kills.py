@@ -70,6 +70,7 @@ def test_kills_at_random_instants_lose_nothing_and_double_nothing(words, nursery
     assert_same_records(tmp_path / "killed" / NAME, tmp_path / "calm" / NAME)
 
 
+@pytest.mark.slow
 def test_two_jobs_side_by_side_share_the_work(words, nursery, tmp_path, whole):
     assert nursery.side_by_side(words(tmp_path, report="off"), 2) == [0, 0]
     assert_same_records(tmp_path / NAME, whole)

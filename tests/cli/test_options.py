@@ -232,6 +232,7 @@ def test_rows_are_halved_before_the_system_ends_the_process(words, tmp_path, who
     assert_same_records(tmp_path / NAME, whole)
 
 
+@pytest.mark.slow
 def test_lists_of_draft_lengths_and_samples_share_a_stream_and_give_what_single_runs_give(words, tmp_path, capsys):
     given = {"n": 2, "w": "[0.3,0.6]", "max_new_tokens": 12, "samples": 2}
     assert main(words(tmp_path / "one", num_draft="[2,4]", **given)) == 0

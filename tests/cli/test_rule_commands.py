@@ -28,6 +28,7 @@ def test_what_a_rule_cannot_do_is_one_sentence_and_code_2(words, says, tmp_path,
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_rule_within_a_rule_is_swept_from_the_command_line_and_keyed_by_both(tmp_path):
     words = ["verifier=coin", "verifier.rule.delta=[0.1,0.3]", "n=2", "max_new_tokens=8", "timing=off", "report=off"]
     done = sdbench(words, cwd=tmp_path)

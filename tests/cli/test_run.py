@@ -114,6 +114,7 @@ def test_raising_n_adding_a_w_and_a_sample_decodes_what_is_missing_and_nothing_e
     assert_same_records(tmp_path / "steps" / NAME, tmp_path / "once" / NAME)
 
 
+@pytest.mark.slow
 def test_shards_in_any_batch_make_the_whole(words, tmp_path, whole, no_figures):
     for index in range(3):
         assert main(words(tmp_path, shard=f"{index}/3", batch_size=index + 1)) == 0
@@ -218,6 +219,7 @@ def test_assisted_generation_needs_one_text_at_a_time_and_a_draft(words, tmp_pat
         assert says in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path, no_figures, monkeypatch):
     """The clock changes no text: tokens are those of the quality pass, summed over the examples of a batch. No step is
     captured on it.

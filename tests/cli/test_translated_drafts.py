@@ -16,6 +16,7 @@ ASCII, END = 128, 1  # of the micro pair's ids: the other bytes are parts of cha
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
+@pytest.mark.slow
 def test_shared_tokens_counts_and_the_price_of_texts_are_in_the_records(words, tmp_path):
     given = words(tmp_path, n=2, w=0.3, max_new_tokens=12, drafter="[intersection,universal]", temperature=0)
     assert main(given) == 0

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import lxml.html
+import pytest
 
 from sdbench.passes import finish
 from sdbench.records import Store, TimingRecord, read
@@ -28,6 +29,7 @@ def slow_down(folder):
         store.append(records)
 
 
+@pytest.mark.slow
 def test_the_terminal_prints_every_warning_of_the_page(tmp_path, capsys):
     folder = write_synthetic(tmp_path / "home", n=12, ws=(0.3,))
     slow_down(folder)

@@ -140,6 +140,7 @@ def test_a_single_sweep_is_refused():
         decide_jointly([recommendation("A", (-2.0,) * 3)])
 
 
+@pytest.mark.slow
 def test_the_terminal_and_the_page_tell_folders_apart(tmp_path, capsys):
     homes = [write_synthetic(tmp_path / name, n=3, ws=(0.5,), timing_examples=0) for name in ("first", "second")]
     assert main([*map(str, homes), "joint=true"]) == 0

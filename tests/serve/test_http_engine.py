@@ -208,6 +208,7 @@ def timed_at(words, *servers) -> int:
     return main([*words, *engine_words(*servers), "timing.examples=4", "timing.repeats=1"])
 
 
+@pytest.mark.slow
 def test_another_server_begins_another_latency_pass_and_says_so(served_words, standin, tmp_path, capsys):
     words = [word for word in served_words(tmp_path, n=4) if word != "timing=off"]
     server, target = standin(step_s=0.002), standin(num_draft=0, step_s=0.002)

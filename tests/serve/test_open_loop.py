@@ -139,6 +139,7 @@ def test_a_server_with_one_place_is_saturated(sent_at, standin, tmp_path, capsys
     assert "lossless K=3 under load: saturated at 400 requests/s, where it serves" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_a_ramp_has_a_row_for_each_of_its_rates(sent_at, standin, tmp_path, capsys):
     """At 10 requests a second a place is mostly free; at 400 forty of them take a second of it."""
     words = ("timing.ramp=[10,400]", "timing.requests=40")

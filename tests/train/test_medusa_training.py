@@ -120,6 +120,7 @@ def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch,
     assert titles == [*["answers: 16/16"] * once, "held-out answers: 4/4"]
 
 
+@pytest.mark.slow
 def test_a_checkpoint_without_answers_resumes_and_samples_the_same_again(tmp_path):
     words = [*PAIR, *(word for word in WORDS if "steps" not in word), "once=1"]
     assert main(["train", "medusa", *words, "steps=6", f"out={tmp_path / 'whole'}"]) == 0
