@@ -177,7 +177,10 @@ def level_panels(
         points = sweep.points.merge(measured, on="cell", how="inner").dropna(subset=["quality"])
         for curve in drawn:
             cells = points[points["cell"].isin(curve.cells["cell"])].sort_values("x")
-            axis.plot(cells[rate], cells["quality"], f"{curve.mark}-", color=curve.colour, markersize=3, linewidth=0.8)
+            line = "" if curve.name in BASELINES else "-"  # baselines of several draft lengths are no curve
+            axis.plot(
+                cells[rate], cells["quality"], f"{curve.mark}{line}", color=curve.colour, markersize=3, linewidth=0.8
+            )
             marks.bars(axis, cells, rate, "quality", curve.colour)
         if is_ratio:
             axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
