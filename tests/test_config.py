@@ -275,6 +275,9 @@ def test_rates_are_numbers_and_bounds_are_seconds(composer):
     timing = composer.run(("timing.rate=2", "timing.slo={ttft: 500ms, tpot: .05, e2el: 300s}")).timing
     assert timing.rate == (2,)
     assert timing.slo == {"ttft": 0.5, "tpot": 0.05, "e2el": 300}
+    most = composer.run(("timing.rate=2", "timing.slo={ttft: 20, tpot: 1, e2el: 100}")).timing
+    assert most.slo == {"ttft": 20, "tpot": 1, "e2el": 100}
+    assert composer.run(("timing.rate=2", "timing.slo={tpot: 2s}")).timing.slo == {"tpot": 2}
 
 
 def test_shards_split(composer):
@@ -331,7 +334,12 @@ BAD = {
     "timing.slo={ttft: 1}": "add timing.rate=[0.5,1], or timing.trace=FILE",
     "timing.slo=500ms": "timing.slo must be limits by name, as {ttft: 0.5, tpot: 50ms}, got 500ms",
     "timing.slo={tttf: 1}": "timing.slo.tttf is not an option (did you mean ttft? choices: ttft, tpot, e2el)",
-    "timing.slo={ttft: 500}": "timing.slo.ttft=500 has no unit: write 500ms, or 500s",
+    "timing.slo={ttft: 500}": "timing.slo.ttft=500 has no unit, and is long as seconds: write 500ms, or 500s",
+    "timing.slo={ttft: 50}": "timing.slo.ttft=50 has no unit, and is long as seconds: write 50ms, or 50s",
+    "timing.slo={tpot: 50}": "timing.slo.tpot=50 has no unit, and is long as seconds: write 50ms, or 50s",
+    "timing.slo={tpot: 2.5}": "timing.slo.tpot=2.5 has no unit, and is long as seconds: write 2.5ms, or 2.5s",
+    "timing.slo={e2el: 2000}": "timing.slo.e2el=2000 has no unit, and is long as seconds: write 2000ms, or 2000s",
+    "timing.slo={tpot: inf}": "timing.slo.tpot must be a number above 0",
     "timing.slo={ttft: fast}": "or a number with its unit as 500ms, got fast",
     "timing.slo={tpot: 0}": "timing.slo.tpot must be a number above 0",
     "model=null": "names no file",

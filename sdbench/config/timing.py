@@ -9,8 +9,9 @@ from dataclasses import dataclass, field
 from sdbench.config import checks
 from sdbench.config.checks import ConfigError, refuse_unknown, show
 
-BOUNDS = ("ttft", "tpot", "e2el")  # as in `vllm bench serve --goodput`: time to first token, time per token, end to end
-LONGEST_S = 100.0  # a larger bound without a unit is refused, because it probably means milliseconds
+# Bounds as in `vllm bench serve --goodput`: time to first token, time per token, end to end. A larger number of seconds needs its
+# unit, because without one it probably means milliseconds.
+LONGEST_S = {"ttft": 20.0, "tpot": 1.0, "e2el": 100.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,16 +106,18 @@ def _check_bounds(tree: object) -> dict[str, float]:
         return {}
     if not isinstance(tree, Mapping):
         raise ConfigError(f"timing.slo must be limits by name, as {{ttft: 0.5, tpot: 50ms}}, got {show(tree)}")
-    refuse_unknown("timing.slo.", tree, BOUNDS)
-    return {str(name): _seconds_of(f"timing.slo.{name}", value) for name, value in tree.items()}
+    refuse_unknown("timing.slo.", tree, LONGEST_S)
+    return {str(name): _seconds_of(f"timing.slo.{name}", value, LONGEST_S[name]) for name, value in tree.items()}
 
 
-def _seconds_of(key: str, value: object) -> float:
-    """Return seconds from a number, or from a text with its unit, such as 500ms or 0.5s."""
+def _seconds_of(key: str, value: object, longest_s: float) -> float:
+    """Return seconds from a number up to `longest_s`, or from a text with its unit, such as 500ms or 0.5s."""
     if not isinstance(value, str):
-        if isinstance(value, int | float) and not isinstance(value, bool) and value > LONGEST_S:
-            raise ConfigError(f"{key}={show(value)} has no unit: write {show(value)}ms, or {show(value)}s")
-        return checks.number(key, value, 0, LONGEST_S, is_open=True)
+        if isinstance(value, int | float) and not isinstance(value, bool) and longest_s < value < 10**6:
+            raise ConfigError(
+                f"{key}={show(value)} has no unit, and is long as seconds: write {show(value)}ms, or {show(value)}s"
+            )
+        return checks.number(key, value, 0, longest_s, is_open=True)
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s)", value.strip())
     if match is None:
         raise ConfigError(f"{key} must be seconds as 0.5, or a number with its unit as 500ms, got {show(value)}")

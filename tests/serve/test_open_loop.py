@@ -58,7 +58,7 @@ def test_requests_are_sent_at_their_times_and_nobody_waits_for_an_answer(sent_at
         return sum("cache_salt" in body for body in server.seen) > 2 + 1  # two looks and a warm-up
 
     server = standin(hold)
-    assert sent_at(server, "timing.rate=[400,800]", "timing.slo={ttft: 10, tpot: 10}") == 0
+    assert sent_at(server, "timing.rate=[400,800]", "timing.slo={ttft: 10, tpot: 10s}") == 0
     frame = read(tmp_path / NAME).open_loads
     assert frame.groupby("rate").size().to_dict() == {400: 12, 800: 12}
     assert (frame["sent_s"] >= frame["arrival_s"]).all()
