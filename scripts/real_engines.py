@@ -5,11 +5,11 @@
                                    [p_mins=0.5,0.75,0.9] [threads=1] [n=164] [runs=results/real-engines] [out=results/real]
 
 `texts`: the target alone, the draft alone and lossless decoding at each draft length at T = 0; of llama.cpp also at each
-p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 requests at a time where the engine is a server.
+p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users where the engine is a server; it keeps 4 slots.
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
 lengths of `native` and `vllm` are the same; python= is an interpreter with vllm, for which target= and draft= are folders.
 Records stay in `runs`: run it again after an interruption, and only what is missing is decoded. The tables show the runs in `runs`,
-the rows that `out` has of engines without records there, and the commands of what is missing.
+the rows that `out` has of engines without records there, and the settings that lack texts of n=, speed or audit.
 """
 
 import json
@@ -17,7 +17,6 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -25,22 +24,19 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 
+from scripts.engines_page import AUDIT_LENGTH, ENGINES, LEVELS, PARTS, page
 from sdbench.files import write_whole
+from sdbench.metrics.cells import settings_of
 from sdbench.metrics.columns import estimate_of, spread
 from sdbench.metrics.divergence import against_greedy
 from sdbench.metrics.load import load_table
-from sdbench.metrics.markup import markdown
 from sdbench.metrics.summary import summarise
-from sdbench.metrics.text import format_interval
 from sdbench.records import Results, read
 from sdbench.subcommand import Exit, sigterm_as_ctrl_c
 from sdbench.words import choose, exit_on_mistake, parse_words
 
-ENGINES = ("llamacpp", "native", "vllm")
-PARTS = ("texts", "audit", "speed")
-LEVELS = (1, 2, 4)  # requests at a time
 AUDIT = {"n": 2, "samples": 400, "max_new_tokens": 8, "task.stop": "[]", "temperature": 1}
-AUDIT_LENGTH = "4"
+DTYPE = "bfloat16"
 VERDICTS = {0: "sound", 1: "violated", 3: "too few texts"}
 DEFAULTS = {
     "target": "",
@@ -57,17 +53,6 @@ DEFAULTS = {
     "runs": "results/real-engines",
     "out": "results/real",
 }
-HEAD = (
-    "engine",
-    "setting",
-    "n",
-    "pass@1",
-    "texts equal to the target's",
-    "acceptance",
-    *(f"tokens/s at {level}" for level in LEVELS),
-    "audit at T = 1",
-    "threads",
-)
 
 
 def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
@@ -76,9 +61,9 @@ def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
     if engine == "llamacpp":
         return ["engine=llamacpp", f"engine.binary={options['binary']}", f"engine.args.threads={threads}"]
     if engine == "vllm":
-        started = ["engine=vllm", f"engine.python={options['python']}", "engine.args.dtype=bfloat16"]
+        started = ["engine=vllm", f"engine.python={options['python']}", f"engine.args.dtype={DTYPE}"]
         return [*started, "engine.args.max_model_len=2048", f"engine.env.OMP_NUM_THREADS={threads}"]
-    return ["device=cpu", "dtype=bfloat16"]
+    return ["device=cpu", f"dtype={DTYPE}"]
 
 
 def folder_name(engine: str, options: Mapping[str, str]) -> str:
@@ -159,9 +144,19 @@ def audit(engine: str, options: Mapping[str, str]) -> None:
     write_whole(folder / "audit.json", json.dumps(verdicts, indent=1) + "\n")
 
 
+def weights_of(engine: str, cell: Mapping[str, Any]) -> str | None:
+    """What an engine multiplies by: llama.cpp takes the file's own weights; None if the records do not say."""
+    settings = settings_of(cell)
+    if engine == "llamacpp":
+        return settings["weights"]
+    if engine == "vllm":
+        return DTYPE
+    return f"{settings['dtype']} (dequantised)" if settings["weights"] else settings["dtype"]
+
+
 def rows_of(engine: str, results: Results, verdicts: Mapping[str, str]) -> list[dict[str, Any]]:
     """A row for each cell of an engine's records; null where the engine does not report it, or it was not measured."""
-    contents = results.cells.set_index("cell")["content"]
+    cells = {cell["cell"]: cell for cell in results.cells.to_dict("records")}
     followed = against_greedy(results).groupby("cell")["is_same"].agg(["sum", "size"])
     loads = (
         load_table(results.loads).set_index(["cell", "concurrency"])["tokens_per_s_all"] if len(results.loads) else {}
@@ -172,9 +167,10 @@ def rows_of(engine: str, results: Results, verdicts: Mapping[str, str]) -> list[
         "records"
     ):  # transformers' own generation is timed beside ours, not scored
         key, name = cell["cell"], cell["verifier"]
-        p_min = ((contents[key].get("engine") or {}).get("speculative") or {}).get("spec_draft_p_min")
+        p_min = ((cells[key]["content"].get("engine") or {}).get("speculative") or {}).get("spec_draft_p_min")
         is_pair = name == "lossless"
-        row: dict[str, Any] = {"engine": engine, "verifier": name, "num_draft": cell["num_draft"], "n": cell["n"]}
+        row: dict[str, Any] = {"engine": engine, "weights": weights_of(engine, cells[key]), "verifier": name}
+        row |= {"num_draft": cell["num_draft"], "n": cell["n"]}
         row |= {"p_min": p_min if is_pair and p_min else None}
         row |= spread("quality", estimate_of(cell, "quality"))
         row |= {
@@ -195,46 +191,6 @@ def rows_of(engine: str, results: Results, verdicts: Mapping[str, str]) -> list[
             row["p_min"] or 0,
         ),
     )
-
-
-def setting_of(row: Mapping[str, Any]) -> str:
-    setting = f"K = {row['num_draft']}" if row["verifier"] == "lossless" else f"{row['verifier']} alone"
-    return setting + (f", p-min {row['p_min']:g}" if pd.notna(row["p_min"]) else "")
-
-
-def fastest(table: pd.DataFrame) -> Iterator[str]:
-    """Yield a line on the fastest setting, the draft alone left out, for each number of threads and of requests at a time."""
-    usable = table[table["verifier"] != "draft"].reset_index(drop=True)
-    for threads, level in product(sorted(set(usable["threads"])), LEVELS):
-        column = f"tokens_per_s_{level}"
-        rows = usable[(usable["threads"] == threads) & usable[column].notna()]
-        if len(rows) < 2:
-            continue
-        best = rows.loc[rows[column].idxmax()]
-        is_alone = (rows["engine"] == best["engine"]) & (rows["verifier"] == "target") & (best["verifier"] != "target")
-        alone = rows[is_alone][column]
-        ratio = f", {best[column] / alone.iloc[0]:.2f} times its target alone" if len(alone) else ""
-        yield (
-            f"- {threads:g} thread{'s' * (threads > 1)}, {level} request{'s' * (level > 1)} at a time: "
-            f"{best['engine']}, {setting_of(best)} ({best[column]:.1f} tokens/s{ratio})."
-        )
-
-
-def cells_of(row: Mapping[str, Any]) -> list[str]:
-    """A row of the table as text; a dash where nothing is known."""
-    equal = f"{int(row['num_equal'])} of {int(row['num_compared'])}" if pd.notna(row["num_equal"]) else "–"
-    speeds = [row[f"tokens_per_s_{level}"] for level in LEVELS]
-    return [
-        row["engine"],
-        setting_of(row),
-        str(int(row["n"])),
-        format_interval(estimate_of(row, "quality"), 1, scale=100) or "–",
-        equal,
-        format_interval(estimate_of(row, "acceptance"), 3) or "–",
-        *(f"{speed:.1f}" if pd.notna(speed) else "–" for speed in speeds),
-        row["audit"] if isinstance(row["audit"], str) else "–",
-        str(int(row["threads"])),
-    ]
 
 
 def write(options: Mapping[str, str]) -> None:
@@ -263,36 +219,9 @@ def write(options: Mapping[str, str]) -> None:
             rows = rows_of(engine, read(folders[engine]), verdicts)
             tables.append(pd.DataFrame(rows).assign(threads=threads))
     table = pd.concat([rows.astype(object) for rows in tables if len(rows)]).infer_objects()
-    missing = []
-    for engine in ENGINES:
-        rows = table[table["engine"] == engine]
-        is_there = {
-            "texts": len(rows) > 0,
-            "audit": rows["audit"].notna().any(),
-            "speed": rows["tokens_per_s_1"].notna().any(),
-        }
-        missing += [(engine, part) for part in PARTS if not is_there[part]]
-    lacking = [
-        f"    python scripts/real_engines.py target=… draft=… data=humaneval.jsonl engines={engine} parts={part}"
-        for engine, part in missing
-    ]
-    page = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in table.to_dict("records")], num_left=2)]
-    best = list(fastest(table))
-    page += ["Fastest, the draft alone left out:\n", "\n".join(best) + "\n"] if best else []
-    page += ["Not measured yet:\n", "\n".join(lacking) + "\n"] if lacking else []
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(out / "engines.csv", index=False, float_format="%.6g")
-    write_whole(out / "engines.md", "\n".join(page))
-
-
-INTRODUCTION = """\
-# Engines on a real pair
-
-HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of
-each engine. A dash: not measured, or the engine does not report it. Texts are compared with those of the target alone of
-the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1 are those of decoding; at 2
-and 4 those of all users together, prompts included.
-"""
+    write_whole(out / "engines.md", page(table, options))
 
 
 def main(words: Sequence[str]) -> int:
@@ -305,8 +234,14 @@ def main(words: Sequence[str]) -> int:
         missing = [name for name in ("target", "draft", "data") if not options[name]]
         if missing and len(missing) < 3:
             raise ValueError(f"{missing[0]} names no file: the records are made from target=, draft= and data=")
-        if not options["threads"].isdecimal() or not int(options["threads"]):
-            raise ValueError(f"threads must be a whole number above 0, got {options['threads']}")
+        for name in ("threads", "n"):
+            if not options[name].isdecimal() or not int(options[name]):
+                raise ValueError(f"{name} must be a whole number above 0, got {options[name]}")
+        for name, kind, what in (("lengths", int, "whole numbers, as 2,4"), ("p_mins", float, "numbers, as 0.5,0.9")):
+            try:
+                list(map(kind, options[name].split(",")))
+            except ValueError:
+                raise ValueError(f"{name} must be {what}, got {options[name]}") from None
         if not missing and "vllm" in engines and not options["python"]:
             raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
     try:

@@ -7,12 +7,13 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
-from scripts import real_engines, real_near_ties
+from scripts import engines_page, real_engines, real_near_ties
 from sdbench.cli import main
 from sdbench.cli.compose import Composer
 from sdbench.records import read
 from tests.records.synthetic import write_synthetic
 
+COMMITTED = Path(__file__).parents[2] / "results/real"
 FILES = {"target": "t.gguf", "draft": "d.gguf", "data": "humaneval.jsonl"}
 
 
@@ -56,10 +57,11 @@ def test_rows_are_those_of_the_records(llamacpp_words, tmp_path):
     assert speeds.iloc[[1, 3]].isna().all().all(), "the draft alone is not timed, nor was the p-min"
     assert table["audit"].isna().all()
     page = (tmp_path / "out" / "engines.md").read_text()
-    assert "| llamacpp | K = 3, p-min 0.5 |" in page
-    assert "engines=vllm parts=texts" in page
-    assert "engines=llamacpp parts=texts" not in page
-    assert "engines=llamacpp parts=audit" in page
+    assert table["weights"].tolist() == ["F32"] * 4
+    assert "| llamacpp | K = 3, p-min 0.5 | F32 |" in page
+    assert "| vllm | texts | target alone; draft alone; K = 2; " in page
+    assert "| llamacpp | texts | target alone; draft alone; K = 2; " in page
+    assert "| llamacpp | audit | target alone; K = 4 | 1 |" in page
     (tmp_path / "runs" / "llamacpp").rename(tmp_path / "runs" / "native")
     assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out"]) == 0
     both = pd.read_csv(tmp_path / "out" / "engines.csv")
@@ -85,13 +87,68 @@ def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_thre
     ratio = f"{speeds['lossless'] / speeds['target']:.2f}"
     page = (tmp_path / "out" / "engines.md").read_text()
     assert speeds["lossless"] > speeds["target"]
-    assert f"- 2 threads, 1 request at a time: native, K = 4 ({speeds['lossless']:.1f} tokens/s, {ratio} times" in page
+    assert f"- 2 threads, 1 user: native, K = 4 ({speeds['lossless']:.1f} tokens/s, {ratio} times" in page
     shutil.copytree(tmp_path / "runs" / "native-2-threads", tmp_path / "runs" / "llamacpp-2-threads")
     assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out", "threads=2"]) == 0, "rows of two engines"
-    assert "- 2 threads, 1 request at a time: " in (tmp_path / "out" / "engines.md").read_text()
-    assert "requests at a time: native" not in page, (
-        "with one engine's number for one user, there is nothing to compare"
-    )
+    assert "- 2 threads, 1 user: " in (tmp_path / "out" / "engines.md").read_text()
+    assert "users: native" not in page, "with one engine's number for one user, there is nothing to compare"
+
+
+def engine_row(engine: str, verifier: str, num_draft: int, **more) -> dict:
+    names = ("p_min", "audit", "num_equal", "num_compared", *(f"tokens_per_s_{level}" for level in (1, 2, 4)))
+    return dict.fromkeys(names) | {"engine": engine, "verifier": verifier, "num_draft": num_draft, "threads": 1, **more}
+
+
+def test_what_is_missing_is_named_setting_by_setting():
+    """Some rows with texts, a speed or an audit do not stand for the others."""
+    options = real_engines.DEFAULTS | {"lengths": "2,4", "p_mins": "0.5,0.9", "n": "164"}
+    timed = {"tokens_per_s_1": 9.0, "tokens_per_s_2": 8.0, "tokens_per_s_4": 7.0}
+    rows = [
+        engine_row("llamacpp", "target", 0, n=164, **timed),
+        engine_row("llamacpp", "draft", 0, n=164),
+        engine_row("llamacpp", "lossless", 2, n=40, **timed),
+        engine_row("llamacpp", "lossless", 4, n=164, audit="sound (n = 800)", **{**timed, "tokens_per_s_4": None}),
+        engine_row("llamacpp", "lossless", 4, n=164, p_min=0.5),
+        engine_row("native", "target", 0, n=164, audit="sound (n = 800)", tokens_per_s_1=4.0),
+        engine_row("native", "lossless", 2, n=164, tokens_per_s_1=4.0),
+        engine_row("native", "lossless", 4, n=164, audit="sound (n = 800)", tokens_per_s_1=4.0),
+        engine_row("vllm", "target", 0, n=164, tokens_per_s_1=4.0, threads=2),
+    ]
+    missing = list(engines_page.missing_rows(pd.DataFrame(rows), options))
+    everything = "target alone; K = 2; K = 4"
+    assert [row[:3] for row in missing if row[3] == "1"] == [
+        ["llamacpp", "texts", "K = 2; K = 4, p-min 0.9"],
+        ["llamacpp", "audit", "target alone"],
+        ["llamacpp", "speed", "K = 4; K = 4, p-min 0.5; K = 4, p-min 0.9"],
+        ["native", "texts", "draft alone"],
+        ["vllm", "texts", everything.replace(";", "; draft alone;", 1)],
+        ["vllm", "audit", "target alone; K = 4"],
+        ["vllm", "speed", everything],
+    ]
+    assert ["vllm", "speed", everything, "2"] in missing, "of one user only"
+    assert engines_page.missing_text(pd.DataFrame(rows[5:8]), options | {"n": "0"}).count("| native |") == 1
+
+
+@pytest.mark.results
+def test_the_committed_page_is_that_of_its_table_and_each_row_says_what_was_compared(tmp_path):
+    shutil.copy(COMMITTED / "engines.csv", tmp_path)
+    table = pd.read_csv(COMMITTED / "engines.csv")
+    assert real_engines.main([f"runs={tmp_path}/none", f"out={tmp_path}"]) == 0
+    for name in ("engines.csv", "engines.md"):
+        assert (tmp_path / name).read_text() == (COMMITTED / name).read_text()
+    assert not table.duplicated(["engine", "verifier", "num_draft", "p_min", "threads"]).any()
+    lossless = table[table["verifier"] == "lossless"]
+    assert (lossless["num_compared"] == lossless["n"]).all()
+    assert lossless["num_equal"].between(0, lossless["n"]).all()
+    for _, rows in table.groupby(["engine", "threads"]):
+        assert (rows["verifier"] == "target").sum() == 1
+    audited = table[(table["engine"] == "native") & table["audit"].notna()]
+    assert set(audited["verifier"]) == {"target", "lossless"}
+    assert audited["audit"].str.startswith("sound (n = ").all()
+    assert table.groupby("engine")["weights"].unique().map(list).loc[["llamacpp", "native"]].to_dict() == {
+        "llamacpp": ["Q4_K_M"],
+        "native": ["bfloat16 (dequantised)"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -103,6 +160,9 @@ def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_thre
         (["engines=tgi"], "engines must be among llamacpp, native, vllm, got tgi"),
         (["runs=/no/such", "out=/no/such"], "there are no records below /no/such"),
         (["threads=two"], "threads must be a whole number above 0, got two"),
+        (["n=0"], "n must be a whole number above 0, got 0"),
+        (["lengths=2;4"], "lengths must be whole numbers, as 2,4, got 2;4"),
+        (["p_mins=low"], "p_mins must be numbers, as 0.5,0.9, got low"),
         (["x.gguf"], "x.gguf is no option"),
     ],
 )

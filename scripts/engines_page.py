@@ -1,0 +1,148 @@
+"""The page of `real_engines.py`, from its table alone: a row for each setting, the fastest ones, and what is not measured yet."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Any, NamedTuple
+
+import pandas as pd
+
+from sdbench.metrics.columns import estimate_of
+from sdbench.metrics.markup import markdown
+from sdbench.metrics.text import format_interval
+
+ENGINES = ("llamacpp", "native", "vllm")
+SERVERS = ("llamacpp", "vllm")
+PARTS = ("texts", "audit", "speed")
+LEVELS = (1, 2, 4)  # users of a server
+AUDIT_LENGTH = "4"
+HEAD = (
+    "engine",
+    "setting",
+    "weights",
+    "n",
+    "pass@1",
+    "texts equal to the target's",
+    "acceptance",
+    *(f"tokens/s at {level}" for level in LEVELS),
+    "audit at T = 1",
+    "threads",
+)
+INTRODUCTION = """\
+# Engines on a real pair
+
+HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of
+each engine. A dash: not measured, or the engine does not report it. The engines do not compute with the same weights:
+llama.cpp multiplies by the quantised ones of the files, native by the same weights dequantised to bfloat16, vLLM by a folder's
+in bfloat16; so speeds and texts of two engines differ by their weights, too. Texts are compared with those of the target alone
+of the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1 are those of decoding; at 2
+and 4 users, each of whom waits for an answer before the next request, those of all users together, prompts included. A
+server keeps 4 slots, however many users there are.
+"""
+
+
+class Setting(NamedTuple):
+    verifier: str
+    num_draft: int
+    p_min: float | None = None
+
+    def __str__(self) -> str:
+        name = f"K = {self.num_draft}" if self.verifier == "lossless" else f"{self.verifier} alone"
+        return name + (f", p-min {self.p_min:g}" if self.p_min is not None else "")
+
+
+def setting_of(row: Mapping[str, Any]) -> Setting:
+    return Setting(row["verifier"], int(row["num_draft"]), float(row["p_min"]) if pd.notna(row["p_min"]) else None)
+
+
+def wanted_settings(engine: str, part: str, options: Mapping[str, str]) -> list[Setting]:
+    """The settings that a part of the script measures of an engine."""
+    target, lengths = Setting("target", 0), [int(length) for length in options["lengths"].split(",")]
+    if part == "audit":
+        return [target, Setting("lossless", int(AUDIT_LENGTH))]
+    p_mins = [float(p_min) for p_min in options["p_mins"].split(",")] if engine == "llamacpp" else []
+    drafting = [Setting("lossless", length) for length in lengths]
+    drafting += [Setting("lossless", lengths[-1], p_min) for p_min in p_mins]
+    return [target, *([Setting("draft", 0)] if part == "texts" else []), *drafting]
+
+
+def is_measured(row: Mapping[str, Any], part: str, n: int) -> bool:
+    if part == "texts":
+        return row["n"] >= n
+    if part == "audit":
+        return isinstance(row["audit"], str)
+    levels = LEVELS if row["engine"] in SERVERS else LEVELS[:1]
+    return all(pd.notna(row[f"tokens_per_s_{level}"]) for level in levels)
+
+
+def missing_rows(table: pd.DataFrame, options: Mapping[str, str]) -> Iterator[list[str]]:
+    """Yield what is not measured yet: engine, threads, part, and the settings that lack it."""
+    rows = {
+        (row["engine"], int(row["threads"]), setting_of(row)): row for row in table.astype(object).to_dict("records")
+    }
+    for engine, threads in product(ENGINES, sorted({int(options["threads"]), *table["threads"].astype(int)})):
+        for part in PARTS:
+            missing = [
+                str(setting)
+                for setting in wanted_settings(engine, part, options)
+                if (row := rows.get((engine, threads, setting))) is None
+                or not is_measured(row, part, int(options["n"]))
+            ]
+            if missing:
+                yield [engine, part, "; ".join(missing), str(threads)]
+
+
+def missing_text(table: pd.DataFrame, options: Mapping[str, str]) -> str:
+    """The settings that lack texts, the audit or a speed, and the command that measures them."""
+    levels = ", ".join(map(str, LEVELS[:-1])) + f" and {LEVELS[-1]}"
+    about = (
+        f"Not measured yet: `texts` is lacking where a setting has fewer than {options['n']}, `speed` where one of the columns at "
+        f"{levels} users is empty; of `native`, which is no server, the script times one user alone. A row is measured by\n\n"
+        f"    python scripts/real_engines.py target=… draft=… data=humaneval.jsonl n={options['n']} engines=ENGINE parts=PART "
+        "threads=THREADS\n"
+    )
+    rows = list(missing_rows(table, options))
+    return "\n".join([about, markdown(("engine", "part", "settings", "threads"), rows, num_left=3)]) if rows else ""
+
+
+def fastest(table: pd.DataFrame) -> Iterator[str]:
+    """Yield a line on the fastest setting, the draft alone left out, for each number of threads and of users."""
+    usable = table[table["verifier"] != "draft"].reset_index(drop=True)
+    for threads, level in product(sorted(set(usable["threads"])), LEVELS):
+        column = f"tokens_per_s_{level}"
+        rows = usable[(usable["threads"] == threads) & usable[column].notna()]
+        if len(rows) < 2:
+            continue
+        best = rows.loc[rows[column].astype(float).idxmax()]
+        is_alone = (rows["engine"] == best["engine"]) & (rows["verifier"] == "target") & (best["verifier"] != "target")
+        alone = rows[is_alone][column]
+        ratio = f", {best[column] / alone.iloc[0]:.2f} times its target alone" if len(alone) else ""
+        yield (
+            f"- {threads:g} thread{'s' * (threads > 1)}, {level} user{'s' * (level > 1)}: "
+            f"{best['engine']}, {setting_of(best)} ({best[column]:.1f} tokens/s{ratio})."
+        )
+
+
+def cells_of(row: Mapping[str, Any]) -> list[str]:
+    """A row of the table as text; a dash where nothing is known."""
+    equal = f"{int(row['num_equal'])} of {int(row['num_compared'])}" if pd.notna(row["num_equal"]) else "–"
+    speeds = [row[f"tokens_per_s_{level}"] for level in LEVELS]
+    return [
+        row["engine"],
+        str(setting_of(row)),
+        row["weights"] if isinstance(row["weights"], str) else "–",
+        str(int(row["n"])),
+        format_interval(estimate_of(row, "quality"), 1, scale=100) or "–",
+        equal,
+        format_interval(estimate_of(row, "acceptance"), 3) or "–",
+        *(f"{speed:.1f}" if pd.notna(speed) else "–" for speed in speeds),
+        row["audit"] if isinstance(row["audit"], str) else "–",
+        str(int(row["threads"])),
+    ]
+
+
+def page(table: pd.DataFrame, options: Mapping[str, str]) -> str:
+    """The whole page; `options` are those of the script: what is missing depends on n, lengths, p-mins and threads."""
+    parts = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in table.to_dict("records")], num_left=3)]
+    best: Sequence[str] = list(fastest(table))
+    parts += ["Fastest, the draft alone left out:\n", "\n".join(best) + "\n"] if best else []
+    return "\n".join([*parts, missing_text(table, options)])
