@@ -43,7 +43,7 @@ def refuse_arrivals(run: Run) -> None:
         option = next(name for name in ("rate", "ramp", "trace") if getattr(run.timing, name))
         raise ConfigError(
             f"timing.{option} sends requests to a server as they arrive, which engine={run.engine.name} does not do: use "
-            "engine=http engine.url=URL, or engine=vllm"
+            "engine=http engine.url=URL, engine=vllm or engine=llamacpp"
         )
     if run.timing.trace is not None:
         read_trace(run.timing.trace)

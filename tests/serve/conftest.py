@@ -76,6 +76,25 @@ def standin(served_pair, raw_tokenizer):
         server.__exit__()
 
 
+@pytest.fixture
+def llamacpp(served_pair, raw_tokenizer):
+    """A running stand-in of llama.cpp's kind."""
+    from llamacpp_standin import LlamaCppStandIn
+    from standin import hashed
+
+    running = []
+
+    def start(maker=None, *, num_draft: int = 3, **options: object) -> LlamaCppStandIn:
+        maker = maker or hashed(num_draft, "12 + 30 = 42 and\n", lambda text: raw_tokenizer.encode(text).ids)
+        server = LlamaCppStandIn(maker, raw_tokenizer, str(served_pair / "target"), **options)  # type: ignore[arg-type]
+        running.append(server.__enter__())
+        return server
+
+    yield start
+    for server in running:
+        server.__exit__()
+
+
 @pytest.fixture(scope="session")
 def vllm_python(tmp_path_factory) -> Path:
     from processes import environment_with_vllm

@@ -3,30 +3,13 @@
 from pathlib import Path
 
 import pytest
-from llamacpp_standin import LlamaCppStandIn
-from standin import Text, decoded, hashed
+from standin import Text, decoded
 
 from sdbench.cli import main
 from sdbench.records import read
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 NAME = "micro-gsm8k-tiny"
-
-
-@pytest.fixture
-def llamacpp(served_pair, raw_tokenizer):
-    """A running stand-in."""
-    running = []
-
-    def start(maker=None, *, num_draft: int = 3, **options: object) -> LlamaCppStandIn:
-        maker = maker or hashed(num_draft, "12 + 30 = 42 and\n", lambda text: raw_tokenizer.encode(text).ids)
-        server = LlamaCppStandIn(maker, raw_tokenizer, str(served_pair / "target"), **options)  # type: ignore[arg-type]
-        running.append(server.__enter__())
-        return server
-
-    yield start
-    for server in running:
-        server.__exit__()
 
 
 def engine_words(server, target=None) -> list[str]:

@@ -174,6 +174,42 @@ def test_answers_of_a_fixed_length_and_a_cache_of_prompts_are_schedules_of_their
     assert bodies[0]["cache_salt"] not in [body.get("cache_salt") for body in server.seen[:sent]]
 
 
+LLAMACPP = "engine.dialect=llamacpp"
+
+
+def test_llamacpp_gets_requests_at_their_times_too(sent_at, llamacpp, tmp_path, capsys):
+    """It reports no queue: what a request waited is null, and latency and goodput are those of the client's clock."""
+    server = llamacpp(lambda body: Text([5] * 3, [1], [3]))
+    assert sent_at(server, LLAMACPP, "timing.rate=[400,800]", "timing.slo={ttft: 10, tpot: 10s}") == 0
+    frame = read(tmp_path / NAME).open_loads
+    assert frame.groupby("rate").size().to_dict() == {400: 12, 800: 12}
+    assert (frame["arrival_s"] <= frame["sent_s"]).all()
+    assert (frame["sent_s"] < frame["first_token_s"]).all()
+    assert (frame["first_token_s"] <= frame["last_token_s"]).all()
+    assert frame["tokens"].eq(3).all()
+    assert frame["failure"].eq("").all()
+    assert frame["server_queue_s"].isna().all()
+    assert not frame["is_cached"].any()
+    assert len([body for body in server.seen if not body["cache_prompt"]]) == len(server.seen) >= 24
+    assert "goodput (ttft within 10 s, tpot within 10 s) is highest at" in capsys.readouterr().out
+
+
+def test_llamacpp_gives_answers_of_a_fixed_length_and_caches_the_prompts_of_a_loop(sent_at, llamacpp, tmp_path):
+    server = llamacpp()
+    assert sent_at(server, LLAMACPP, "timing.rate=400", "task.stop=[and]") == 0
+    sent, usual = len(server.seen), read(tmp_path / NAME).open_loads
+    assert usual["tokens"].max() < 20, "the task's own stop string"
+    words = ("task.stop=[and]", "timing.tokens=20", "timing.prefix_cache=true")
+    assert sent_at(server, LLAMACPP, "timing.rate=400", *words) == 0
+    frame = read(tmp_path / NAME).open_loads
+    fixed = frame[frame["schedule"] != usual["schedule"].iloc[0]]
+    assert fixed["tokens"].tolist() == [20] * 12
+    assert fixed["is_cached"].all()
+    bodies = server.seen[sent:][-12:]
+    given = {(body["max_tokens"], body["ignore_eos"], tuple(body["stop"]), body["cache_prompt"]) for body in bodies}
+    assert given == {(20, True, (), True)}
+
+
 def test_first_token_times_of_prompts_that_may_be_cached_have_a_name_of_their_own(sent_at, standin, tmp_path, capsys):
     server, first = standin(), ["ttft_p50_s", "cached_ttft_p50_s"]
 

@@ -214,6 +214,6 @@ def test_a_file_that_is_no_trace(text, says, refused, tmp_path):
 def test_a_trace_that_is_missing_and_a_rate_of_an_engine_that_serves_nobody(refused, tmp_path):
     message = refused("engine=http", URL, timing=f"{{trace: '{tmp_path}/none'}}")
     assert "/none cannot be read: No such file" in message
-    assert "timing.rate sends requests to a server as they arrive, which engine=native does not do" in refused(
-        timing="{rate: 1}"
-    )
+    message = refused(timing="{rate: 1}")
+    assert "timing.rate sends requests to a server as they arrive, which engine=native does not do" in message
+    assert "use engine=http engine.url=URL, engine=vllm or engine=llamacpp" in message
