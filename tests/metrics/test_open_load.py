@@ -87,6 +87,29 @@ def test_repeats_with_cached_prompts_are_never_joined_with_others():
     assert row_of(pd.concat([*before, after.assign(started_at=-1.0)]))["n"] == 200
 
 
+def with_under_way(frame: pd.DataFrame) -> pd.DataFrame:
+    """Count at each sending the requests that are sent and have not ended, itself included."""
+    sent, ended = frame["sent_s"].to_numpy(), frame["last_token_s"].to_numpy()
+    return frame.assign(under_way=[int(((sent <= now) & (ended > now)).sum()) for now in sent])
+
+
+def test_peak_concurrency_is_the_most_requests_that_were_under_way_at_a_time():
+    """Of requests that take a second each, three overlap between .9 and 1; of a repeat's two, none does."""
+    times = [0.0, 0.5, 0.9, 1.2, 3.0]
+    trace = queue("lossless", 1.0, 1.0, n=5, servers=5)
+    trace = trace.assign(
+        arrival_s=times, sent_s=times, first_token_s=np.add(times, 0.25), last_token_s=np.add(times, 1)
+    )
+    trace = with_under_way(trace)
+    assert trace["under_way"].tolist() == [1, 2, 3, 3, 1]
+    assert row_of(trace)["peak_concurrency"] == 3
+    alone = trace.iloc[[0, 4]].assign(repeat=1, under_way=1, schedule="t")
+    assert row_of(alone)["peak_concurrency"] == 1
+    assert row_of(pd.concat([trace, alone]))["peak_concurrency"] == 3, "repeats follow each other"
+    served = with_under_way(queue("lossless", 40.0, 0.2, servers=4, n=80))
+    assert row_of(served)["peak_concurrency"] == served["under_way"].max() > 30, "what waits for a place counts"
+
+
 def test_a_request_that_was_sent_late_has_waited():
     frame = queue("lossless", 2.0, 0.1).assign(server_queue_s=0.0)
     late = frame.assign(**{name: frame[name] + 1 for name in ("sent_s", "first_token_s", "last_token_s")})
