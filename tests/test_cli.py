@@ -6,7 +6,7 @@ import sys
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from watched import HEAVY, sdbench
+from watched import HEAVY, NAMED, sdbench
 
 from sdbench.cli import main
 from sdbench.config import DEVICES, DTYPES, GROUPS, KEYS
@@ -51,6 +51,15 @@ def test_a_slip_costs_no_heavy_import_one_sentence_and_code_2(words, says, tmp_p
     assert (done.out, done.err.count("\n")) == ("", 1)
     assert not done.modules & HEAVY
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+def test_a_run_imports_neither_servers_nor_harnesses_that_it_does_not_name(tmp_path):
+    words = ["verifier=exact", "n=1", "max_new_tokens=8", "timing.examples=1", "report=off"]
+    done = sdbench(words, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "torch" in done.modules
+    assert not done.modules & NAMED
 
 
 @pytest.mark.slow

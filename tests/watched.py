@@ -10,7 +10,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-HEAVY = frozenset({"torch", "transformers", "datasets", "pandas", "pyarrow", "numpy"})
+# What a run imports only if it names it: tasks and models of lm-evaluation-harness, servers, .gguf files.
+NAMED = frozenset({"lm_eval", "sdbench.lm_eval", "sdbench.tasks.lm_eval", "sdbench.tasks.harness", "aiohttp", "gguf"})
+NAMED |= {"sdbench.tasks.harness_scores", "sdbench.serve", "sdbench.engines.served", "sdbench.lm.gguf_tensors"}
+HEAVY = NAMED | {"torch", "transformers", "datasets", "pandas", "pyarrow", "numpy"}
 SCRIPT = """
 import atexit, json, sys, time
 place = sys.argv.pop(1)
