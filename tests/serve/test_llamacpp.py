@@ -1,7 +1,12 @@
 """engine=http engine.dialect=llamacpp and engine=llamacpp against a stand-in that answers as build 11434 of llama.cpp's server."""
 
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 from standin import Text, decoded
 
@@ -9,7 +14,11 @@ from sdbench.cli import main
 from sdbench.records import read
 
 pytestmark = pytest.mark.usefixtures("no_figures")
-NAME = "micro-gsm8k-tiny"
+NAME, ROOT = "micro-gsm8k-tiny", Path(__file__).parents[2]
+# The program `sdbench`, but each text is a part of its own on disk at once.
+PROMPT_WRITER = (
+    "import sys, sdbench.passes.scoring as s; s.EVERY_S = 0; from sdbench.cli import main; sys.exit(main(sys.argv[1:]))"
+)
 
 
 def engine_words(server, target=None) -> list[str]:
@@ -63,6 +72,47 @@ def test_a_server_that_writes_another_text_when_asked_again_is_no_answer(served_
     server = llamacpp(lambda body: Text([5 + next(count) % 7] * 8, [3, 2], [3, 3]), left_out=(2,))
     assert main([*served_words(tmp_path), *engine_words(server), "engine.retries=1"]) == 2
     assert "omits token ids, and the repeated request gave a different text" in capsys.readouterr().err
+
+
+def rows_of(folder: Path) -> list[tuple[str, str, int]]:
+    """What the parts on disk hold, doubles and all."""
+    parts = [
+        pq.read_table(part, columns=["cell", "example", "sample"])
+        for part in folder.glob("records/generations-*.parquet")
+    ]
+    return [(row["cell"], row["example"], row["sample"]) for part in parts for row in part.to_pylist()]
+
+
+@pytest.mark.slow
+def test_a_harness_that_is_killed_in_the_middle_goes_on_by_the_same_command(served_words, llamacpp, tmp_path):
+    """The server answers no more once two texts are on disk, until the kill."""
+    folder, is_killed = tmp_path / NAME, False
+
+    def hold(body) -> Text:
+        while len(rows_of(folder)) >= 2 and not is_killed:
+            time.sleep(0.01)
+        return Text([5] * 8, [1, 2, 1], [3, 3, 3])
+
+    server = llamacpp(hold)
+    words = [*served_words(tmp_path, n=8, batch_size=1, report="off"), *engine_words(server)]
+    command, env = [sys.executable, "-c", PROMPT_WRITER, *words], {**os.environ, "PYTHONPATH": str(ROOT)}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    until = time.monotonic() + 240
+    while len(rows_of(folder)) < 2:
+        assert process.poll() is None
+        assert time.monotonic() < until, "no texts in four minutes"
+        time.sleep(0.02)
+    process.kill()
+    assert process.wait(60) < 0
+    is_killed = True
+    held, seen = rows_of(folder), len(server.seen)
+    assert len(set(held)) == len(held) == 2
+    assert main(words) == 0
+    rows = rows_of(folder)
+    assert set(held) < set(rows)
+    assert len(set(rows)) == len(rows) == 8
+    assert len(read(folder).generations) == 8
+    assert len(server.seen) < seen + 8, "what was there is not asked for again"
 
 
 @pytest.fixture

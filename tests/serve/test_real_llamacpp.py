@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 from processes import gone
 from test_real_vllm import by_example, fit, ids_of_prompt, law, logits
@@ -132,6 +133,9 @@ def test_what_is_killed_leaves_no_process_and_the_same_command_goes_on(victim, p
     held = len(read(tmp_path / "tiny-gsm8k-tiny").generations)
     results = run(tmp_path, *words)
     assert 0 < held < len(results.generations) == 40 * len(results.cells)
+    parts = (tmp_path / "tiny-gsm8k-tiny" / "records").glob("generations-*")
+    rows = [pq.read_table(part, columns=["example"]).num_rows for part in parts]
+    assert sum(rows) == len(results.generations), "none is there twice"
 
 
 def servers_of(folder: Path) -> list[int]:
