@@ -30,6 +30,17 @@ def test_a_prompt_has_as_many_tokens_as_asked_but_for_an_answer_and_never_more(w
     assert all(num_words(example.prompt) <= wanted or example.prompt == plain.prompt for example, plain in both(task))
 
 
+@pytest.mark.parametrize("wanted", [2_000, 8_000, pytest.param(32_000, marks=pytest.mark.slow)])
+def test_long_prompts_have_their_length_to_the_word_and_end_in_their_question(wanted):
+    """Few rows pad such a prompt: they come in a circle, and the asked one is not among them."""
+    (plain,) = load("gsm8k", shots=0, n=1).examples()
+    (long,) = padded(load("gsm8k", shots=0, n=1, pad_to=wanted))
+    assert num_words(long.prompt) == wanted
+    assert text_of(long).endswith(text_of(plain).partition("\n\n")[2])
+    assert text_of(long).count(long.row["question"]) == 1
+    assert not long.is_prompt_cut
+
+
 def both(task):
     return zip(padded(task), task.examples(), strict=True)
 
