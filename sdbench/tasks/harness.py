@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, nearest, show
 from sdbench.config.checks import require_lm_eval
+from sdbench.errors import first_line
 from sdbench.files import digest_of_file
 from sdbench.imports import import_object
 
@@ -176,7 +177,13 @@ def build(name: str, path: Path, **changes: Any) -> Any:
     _compile_templates_once()
     is_code = bool(read_file(path).get("unsafe_code"))
     with _code_metric() if is_code else nullcontext():
-        config = read_file(path, resolves=True)
+        try:
+            config = read_file(path, resolves=True)
+        except (
+            AssertionError,
+            ImportError,
+        ) as error:  # its module asserts versions of libraries, as that of minerva_math
+            raise ConfigError(f"task=lm-eval:{name} cannot be imported: {first_line(error)}") from None
     _refuse_unknown_filters(name, config)
     if is_code and not any(map(_uses_code_metric, _functions(config))):
         raise ConfigError(

@@ -5,8 +5,10 @@ Most of this needs the extra `lm-eval`; test_parity.py runs it in the environmen
 
 import json
 import pickle
+import re
 import subprocess
 import sys
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -15,6 +17,7 @@ from lm_eval_rows import OWN, make_hub
 from own import path
 
 import sdbench.tasks
+from sdbench.cli import main
 from sdbench.cli.command import expand
 from sdbench.config import ConfigError
 from sdbench.metrics.quality import CORPUS
@@ -147,6 +150,30 @@ output_type: generate_until
 doc_to_text: "{{question}}"
 doc_to_target: "{{answer}}"
 """
+
+
+ANTLR = """
+from importlib.metadata import version
+assert version("antlr4-python3-runtime").startswith("4.11"), "antlr4-python3-runtime==4.11 is required"
+def prompt(doc):
+    return doc["question"]
+"""
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("name", ["minerva_math_algebra", "ours"])
+def test_a_task_whose_libraries_are_not_here_is_one_sentence(name, tmp_path, capsys):
+    """minerva_math raises ModuleNotFoundError or, as ours, AssertionError: Hydra needs antlr4 4.9."""
+    if "4.11" in version("antlr4-python3-runtime"):
+        pytest.skip("antlr4 4.11 is on the path")
+    (tmp_path / "ours.yaml").write_text(FILTERED.replace('"{{question}}"', "!function checks.prompt"))
+    (tmp_path / "checks.py").write_text(ANTLR)
+    words = ["model=llama-tiny", f"task=lm-eval:{name}", f"task.include_path={tmp_path}", f"task.data={path('gsm8k')}"]
+    assert main([*words, f"results={tmp_path / 'out'}"]) == 2
+    assert re.fullmatch(
+        rf"\S+ task=lm-eval:{name} cannot be imported: .*antlr4-python3-runtime==4.11\b.* required.*\n",
+        capsys.readouterr().err,
+    )
 
 
 @needs_lm_eval
