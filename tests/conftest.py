@@ -3,8 +3,10 @@
 import os
 import resource
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -51,3 +53,24 @@ def children_s() -> Callable[[], float]:
 
     begin = used()
     return lambda: used() - begin
+
+
+@pytest.fixture
+def without(monkeypatch) -> Callable[[str, Sequence[str]], None]:
+    """Make a library look like a version without one `module:name`: what else of its module is used, `paths`, stays."""
+
+    def remove(path: str, paths: Sequence[str]) -> None:
+        for each in paths:
+            import_module(each.partition(":")[0])  # its modules use one another while they are imported
+        module, _, name = path.partition(":")
+        owner, _, attribute = name.rpartition(".")
+        if not name:
+            monkeypatch.setitem(sys.modules, module, None)
+        elif not owner:
+            monkeypatch.delattr(import_module(module), attribute)
+        else:
+            beside = [each.rpartition(".")[2] for each in paths if each.startswith(f"{module}:{owner}.")]
+            rest = {each: None for each in beside if each != attribute}
+            monkeypatch.setattr(import_module(module), owner, SimpleNamespace(**rest))
+
+    return remove

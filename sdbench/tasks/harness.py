@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, nearest, show
-from sdbench.config.checks import require_lm_eval
 from sdbench.errors import first_line
 from sdbench.files import digest_of_file
 from sdbench.imports import import_object
@@ -28,20 +27,6 @@ if TYPE_CHECKING:
     from sdbench.tasks.sandbox import Outcome, Program
 
 LIBRARY = "lm_eval.tasks"
-# What is used of the harness, as module:name; a version without one of these is refused, and the message names it.
-USED = (
-    "lm_eval.tasks._yaml_loader:load_yaml",
-    "lm_eval.api.task:ConfigurableTask.build_all_requests",
-    "lm_eval.api.task:ConfigurableTask.apply_filters",
-    "lm_eval.api.task:ConfigurableTask.process_results",
-    "lm_eval.api.task:ConfigurableTask.aggregation",
-    "lm_eval.api.task:ConfigurableTask.higher_is_better",
-    "lm_eval.api.task:ConfigurableTask.set_fewshot_seed",
-    "lm_eval.api.task:ConfigurableTask.eval_docs",
-    "lm_eval.api.instance:Instance",
-    "lm_eval.api.registry:filter_registry.keys",
-    "lm_eval.utils:env.from_string",
-)
 DECODED = "generate_until"
 TASK_LINE = re.compile(r"^task:[ \t]*['\"]?([^\s'\"#\[]+)['\"]?[ \t]*(?:#.*)?$", re.MULTILINE)
 STRUCTURE = ("tag", "group", "task_list")  # keys of a file that are not options of its task
@@ -87,17 +72,6 @@ def _mean(values: Sequence[float]) -> float:
 
 
 CODE_EVAL = CodeEval()  # one object, for modules of the harness's tasks load the metric once, when they are imported
-
-
-def check_library() -> None:
-    """Raise ConfigError unless the harness is installed in a version that has everything used here."""
-    try:
-        require_lm_eval(USED)
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"tasks of lm-evaluation-harness need the extra lm-eval, and {error.name} is not installed: "
-            "pip install 'sdbench[lm-eval]'"
-        ) from None
 
 
 def file_of(name: str, include_path: str | None) -> Path:

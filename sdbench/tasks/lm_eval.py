@@ -23,6 +23,7 @@ from sdbench.hub import COMMIT, fetch
 from sdbench.tasks import harness
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
+from sdbench.tasks.harness_api import check_library
 from sdbench.tasks.harness_scores import HarnessReading, MetricKind, kind_of, read_answers
 from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail
 from sdbench.tasks.protocol import Fields, Protocol
@@ -61,7 +62,7 @@ class LmEvalTask(DataTask):
                 f"task.pad_to={self.pad_to} does not apply to tasks of lm-evaluation-harness, which build their own prompts: "
                 "remove it"
             )
-        harness.check_library()
+        check_library()
         number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)
         integer("workers", self.workers, 1)
         harness.refuse_undecoded(self.task, self._tree)

@@ -17,6 +17,7 @@ import pytest
 
 from sdbench import embedded
 from sdbench.config import ConfigError
+from sdbench.lm_eval.__main__ import USED, main
 
 needs_lm_eval = pytest.mark.skipif(
     find_spec("lm_eval") is None, reason="the extra lm-eval is not installed: see scripts/parity"
@@ -224,6 +225,19 @@ def test_what_is_no_setting_is_one_sentence(options, words):
 
     with pytest.raises(ConfigError, match=words):
         SpeculativeLM(**{**OURS, **options})
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("path", USED)
+def test_a_version_without_what_is_used_is_one_sentence_and_exit_2(path, without, capsys):
+    without(path, USED)
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert re.fullmatch(
+        rf"sdbench\.lm_eval: lm_eval \S+ has no {path.replace(':', '.').rstrip('.')}, which .*\n", printed
+    )
 
 
 @needs_lm_eval

@@ -22,6 +22,7 @@ from sdbench.cli.command import expand
 from sdbench.config import ConfigError
 from sdbench.metrics.quality import CORPUS
 from sdbench.tasks.harness import CODE_EVAL
+from sdbench.tasks.harness_api import USED
 from sdbench.tasks.harness_scores import statistics_of
 from sdbench.tasks.sandbox import Sandbox
 from sdbench.types import Example, Prompt
@@ -226,13 +227,15 @@ def test_an_unknown_filter_is_refused(tmp_path):
 
 
 @needs_lm_eval
-def test_a_version_without_what_is_used_is_refused_by_its_name(monkeypatch):
-    import lm_eval.api.task
-
-    monkeypatch.delattr(lm_eval.api.task.ConfigurableTask, "apply_filters")
-    monkeypatch.delattr(lm_eval.api.task.Task, "apply_filters")
-    with pytest.raises(ConfigError, match=r"lm_eval \S+ has no lm_eval.api.task.ConfigurableTask.apply_filters"):
+@pytest.mark.parametrize("path", USED)
+def test_a_version_without_what_is_used_is_refused_by_its_name(path, without):
+    without(path, USED)
+    with pytest.raises(ConfigError) as caught:
         load()
+    assert re.fullmatch(
+        rf"lm_eval \S+ has no {path.replace(':', '.').rstrip('.')}, which sdbench uses: install lm-eval \S+ or a later 0.4",
+        str(caught.value),
+    )
 
 
 @pytest.fixture(scope="module")
