@@ -228,6 +228,23 @@ def test_what_is_no_setting_is_one_sentence(options, words):
 
 
 @needs_lm_eval
+@pytest.mark.slow
+def test_what_is_no_setting_is_one_sentence_and_exit_2(tmp_path):
+    write_tasks(tmp_path, 2)
+    out = tmp_path / "out"
+    words = command(tmp_path, "--output_path", out, keep=tmp_path / "kept.db")
+    words = [word.replace("num_draft=5", "num_draft=none") for word in words]
+    env = {**os.environ, "HF_HOME": str(tmp_path / "home")}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert re.search(r"^sdbench\.lm_eval: num_draft must be .* got none$", done.stderr, re.MULTILINE), done.stderr[
+        -2000:
+    ]
+    assert "Traceback" not in done.stderr
+    assert not out.exists()
+
+
+@needs_lm_eval
 @pytest.mark.parametrize("path", USED)
 def test_a_version_without_what_is_used_is_one_sentence_and_exit_2(path, without, capsys):
     without(path, USED)

@@ -151,6 +151,7 @@ output_type: generate_until
 doc_to_text: "{{question}}"
 doc_to_target: "{{answer}}"
 """
+BAD_FILTER = 'filter_list: [{name: "last", filter: [{function: regexx}, {function: take_first}]}]'
 
 
 ANTLR = """
@@ -220,8 +221,7 @@ def test_what_is_no_task_is_one_sentence(name, options, words):
 
 @needs_lm_eval
 def test_an_unknown_filter_is_refused(tmp_path):
-    filters = 'filter_list: [{name: "last", filter: [{function: regexx}, {function: take_first}]}]'
-    (tmp_path / "ours.yaml").write_text(f"{FILTERED}\n{filters}\n")
+    (tmp_path / "ours.yaml").write_text(f"{FILTERED}\n{BAD_FILTER}\n")
     with pytest.raises(ConfigError, match=r"uses a filter that lm_eval does not have, regexx \(did you mean regex\?"):
         load("ours", include_path=str(tmp_path), shots=None)
 
@@ -236,6 +236,32 @@ def test_a_version_without_what_is_used_is_refused_by_its_name(path, without):
         rf"lm_eval \S+ has no {path.replace(':', '.').rstrip('.')}, which sdbench uses: install lm-eval \S+ or a later 0.4",
         str(caught.value),
     )
+
+
+@needs_lm_eval
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("gsm8q", "gsm8q is not a task of the installed lm_eval: did you mean gsm8k?"),
+        ("bbh", "bbh is a group of tasks, and a run has one task: "),
+        ("arc_easy", "arc_easy compares log-likelihoods (multiple_choice) and decodes no text"),
+        ("ours", "ours uses a filter that lm_eval does not have, regexx (did you mean regex?"),
+        ("gsm8k", "has no lm_eval.api.task.ConfigurableTask.process_results, which sdbench uses"),
+    ],
+)
+def test_a_refused_task_costs_one_line_exit_2_and_no_file(name, sentence, tmp_path, capsys, without):
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    (folder / "ours.yaml").write_text(f"{FILTERED}\n{BAD_FILTER}\n")
+    if name == "gsm8k":
+        without("lm_eval.api.task:ConfigurableTask.process_results", USED)
+    words = ["model=llama-tiny", f"task=lm-eval:{name}", f"task.include_path={folder}", f"task.data={path('gsm8k')}"]
+    assert main([*words, f"results={tmp_path / 'results'}"]) == 2
+    printed = capsys.readouterr()
+    assert sentence in printed.err
+    assert printed.err.count("\n") == 1
+    assert printed.out == ""
+    assert list(tmp_path.iterdir()) == [folder]
 
 
 @pytest.fixture(scope="module")
