@@ -298,14 +298,23 @@ def test_the_choice_does_not_look_at_the_times_it_reports(results):
     assert after.gain != before.gain
 
 
-def test_a_metric_without_bounds_gets_no_recommendation_and_says_why(tmp_path):
-    raw = [{"name": "strict", "unit": "raw", "best": "high", "bounds": None, "stats": None}]
-    results = sdbench.read(write_synthetic(tmp_path / "r", n=60, ws=(0.5, 1.0), timing_examples=2))
-    results.__dict__["cells"] = results.cells.assign(metrics=[raw] * len(results.cells))
+@pytest.mark.parametrize(
+    ("task", "metric"),
+    [
+        ("gsm8k-tiny", Metric("strict", "raw")),
+        (
+            "wmt-tiny",
+            Metric("bleu", "raw", stats="bleu"),
+        ),  # as a task of lm_eval declares it: tests/tasks/test_lm_eval.py
+    ],
+)
+def test_a_metric_without_bounds_gets_no_recommendation_and_says_why(tmp_path, task, metric):
+    home = write_synthetic(tmp_path / "r", tasks=(task,), n=60, ws=(0.5, 1.0), timing_examples=2)
+    results = sdbench.read(home)
+    results.__dict__["cells"] = results.cells.assign(metrics=[[metric.to_json()]] * len(results.cells))
     text = recommend.recommend(results, 5.0).text
     assert "none: no recommendation" in text
-    assert "strict" in text
-    assert "its bounds are not declared" in text
+    assert f"no loss of {metric.name} can be called small: its bounds are not declared" in text
 
 
 def test_several_rules_share_the_level(tmp_path):

@@ -201,6 +201,15 @@ def test_a_folder_of_ones_own_is_keyed_by_its_files_and_code(tmp_path):
 
 
 @needs_lm_eval
+def test_corpus_statistics_of_the_harness_have_no_bounds_whatever_is_given(tmp_path):
+    """So no decision is made by them: tests/metrics/test_recommend.py."""
+    (tmp_path / "ours.yaml").write_text(f"{FILTERED}\nmetric_list: [{{metric: bleu}}, {{metric: ter}}]\n")
+    task = load("ours", include_path=str(tmp_path), shots=None, bounds={"bleu": [0, 100], "ter": [0, 100]})
+    described = [(metric.name, metric.unit, metric.best, metric.stats, metric.is_bounded) for metric in task.metrics]
+    assert described == [("bleu", "raw", "high", "bleu", False), ("ter", "raw", "low", "ratio", False)]
+
+
+@needs_lm_eval
 @pytest.mark.parametrize(
     ("name", "options", "words"),
     [
