@@ -20,7 +20,8 @@ def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str
     """Return each rate over the texts of a task with its 95 % interval, the number of texts and tokens, and seconds.
 
     A rate that is not known is null. `counts` has an entry for each text, from `counts_of`, with its document as `example`: the
-    intervals are over documents, of which one may have several texts.
+    intervals are over documents, of which one may have several texts. Seconds have none: rows of a batch share passes, so `seconds`
+    of a text is the time since the text before it ended, and only the sum is a measurement.
     """
     frame = pd.DataFrame(counts).assign(num_draft=num_draft)
     tokens, seconds = int(frame["tokens"].sum()), float(frame["seconds"].sum())
@@ -33,7 +34,7 @@ def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str
 
 
 def counts_of(generation: Generation, seconds: float) -> dict[str, Any]:
-    """Return the counts of a text from which rates are computed. `seconds` is its share of the time of its batch."""
+    """Return the counts of a text from which rates are computed. `seconds` is the time since the text before it ended."""
     sums = {name: float(sum(getattr(generation, name) or ())) for name in ("tv", "expected", "bias")}
     counts = {name: sum(getattr(generation, name) or ()) for name in ("drafted", "examined", "accepted")}
     return {
