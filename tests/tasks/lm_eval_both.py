@@ -59,6 +59,19 @@ def cut(text, stops):
     return text
 
 
+def over_files(path, data, shots_data=None):
+    """The harness's task of a YAML file as the harness builds it, but for the files that its splits are read from."""
+    from lm_eval.api.task import ConfigurableTask
+    from lm_eval.tasks._yaml_loader import load_yaml
+
+    config = load_yaml(path, resolve_func=True)
+    files = {
+        config[f"{kind}_split"]: shots_data or data for kind in ("training", "fewshot") if config.get(f"{kind}_split")
+    }
+    rows = {"data_files": files | {config["test_split"]: data}}
+    return ConfigurableTask(config={**config, "dataset_path": "json", "dataset_name": None, "dataset_kwargs": rows})
+
+
 def compare(name, options):
     import lm_eval
     from lm_eval import evaluator
@@ -78,9 +91,8 @@ def compare(name, options):
         answers = [solution if i % 3 else "    return None" for i, solution in enumerate(solutions)]
     scores = ours.score_all(zip(examples, answers, strict=True))
     model = canned(answers)
-    # A task of the harness's own: with a hub by its name, else over the same rows.
-    theirs = ours._object if options else name
-    ours._object._instances = None
+    # A task of the harness's own: with a hub by its name, else over the same files.
+    theirs = over_files(ours._file, **options) if options else name
     results = lm_eval.simple_evaluate(
         model=model,
         tasks=[theirs],
