@@ -105,9 +105,10 @@ OURS = {"model": "llama-tiny", "verifier": "exact", "num_draft": 5, "device": "c
 
 @needs_lm_eval
 @pytest.mark.slow
-def test_lossless_decoding_at_temperature_0_gives_the_results_of_hf(tmp_path):
-    ours = evaluate(tmp_path, "sdbench", OURS)
-    theirs = evaluate(tmp_path, "hf", HF)
+@pytest.mark.parametrize("model", ["llama-tiny", "qwen-tiny", "gemma-tiny"])
+def test_lossless_decoding_at_temperature_0_gives_the_results_of_hf(tmp_path, model):
+    ours = evaluate(tmp_path, "sdbench", {**OURS, "model": model})
+    theirs = evaluate(tmp_path, "hf", {**HF, "pretrained": str(PAIR.parent / model / "target")})
     for task in TASKS:
         for one_of_ours, one_of_theirs in zip(ours["samples"][task], theirs["samples"][task], strict=True):
             assert one_of_ours["arguments"] == one_of_theirs["arguments"]
