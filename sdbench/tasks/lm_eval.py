@@ -105,6 +105,7 @@ class LmEvalTask(DataTask):
     @cached_property
     def _object(self) -> Any:
         """The harness's task, with the whole data set, or in a scoring process with its first row only."""
+        self._run_code_here()  # modules of code tasks run a program when they are imported
         if self.first_row is not None:
             return self._build([self.first_row], process_docs=None, fewshot_config=None, num_fewshot=0)
         shots = {} if self.shots is None else {"num_fewshot": integer("shots", self.shots, 0)}
@@ -212,6 +213,10 @@ class LmEvalTask(DataTask):
 
         return Sandbox(backend=self.sandbox, timeout_s=self.timeout_s, workers=self.workers)
 
+    def _run_code_here(self) -> None:
+        """Let the harness's code_eval, of which there is one for all tasks, run programs in the sandbox of this task."""
+        harness.CODE_EVAL.run = lambda programs: self._sandbox.run(programs)
+
     def environment(self) -> dict[str, Any]:
         facts = super().environment() | {"lm_eval": package_version("lm_eval")}
         return facts | (self._sandbox.record() if self._tree.get("unsafe_code") else {})
@@ -225,7 +230,7 @@ class LmEvalTask(DataTask):
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
     def _read(self, answers: Sequence[tuple[Row, str]]) -> list[HarnessReading]:
-        harness.CODE_EVAL.run = lambda programs: self._sandbox.run(programs)
+        self._run_code_here()
         with harness.quiet():
             return read_answers(self._object, answers)
 

@@ -113,6 +113,21 @@ def test_a_scoring_process_needs_no_rows():
 
 
 @needs_lm_eval
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["humaneval", "mbpp"])
+def test_a_code_task_can_be_the_first_task_of_a_process(name, monkeypatch):
+    """Its module runs a program when it is imported."""
+    monkeypatch.delitem(sys.modules, f"lm_eval.tasks.{name}.utils", raising=False)
+    monkeypatch.delattr(CODE_EVAL, "run", raising=False)
+    task = load(name, data=path(name), shots=None, n=2)
+    assert task.metric.startswith("pass")
+    for example in task.examples():
+        answer = example.row.get("canonical_solution") or example.row["code"]
+        values = [task.score(example, text).values[task.metric] for text in (answer, "    return None")]
+        assert values == [1.0, 0.0]
+
+
+@needs_lm_eval
 def test_turns_are_those_that_a_chat_template_is_given():
     task = load(chat=True, system="Be brief.", n=1)
     (prompt,) = (example.prompt for example in task.examples())
