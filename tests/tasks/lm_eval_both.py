@@ -10,8 +10,9 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
-import pandas as pd
+import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[i]) for i in range(3)]  # this folder, tests/, and the package's
 from lm_eval_rows import OWN  # noqa: E402
@@ -59,6 +60,26 @@ def cut(text, stops):
     return text
 
 
+def whole_score(metric, scores):
+    """The score of the whole sample: a mean, or that of the summed statistics."""
+    from sdbench.metrics.quality import corpus_of
+
+    if metric.stats is None:
+        return float(np.mean([score.values[metric.name] for score in scores]))
+    return float(corpus_of(metric)(np.sum([score.stats[metric.name] for score in scores], axis=0)))
+
+
+def shots_of(name):
+    """A file of the shots that the harness's task file itself has, which are rows of no data set here; None if it has none."""
+    if name != "mbpp":
+        return None
+    from lm_eval.tasks.mbpp.utils import list_fewshot_samples  # loaded already, with code_eval in our sandbox
+
+    with NamedTemporaryFile("w", suffix=".jsonl", delete=False) as file:
+        file.writelines(f"{json.dumps(row)}\n" for row in list_fewshot_samples())
+    return file.name
+
+
 def over_files(path, data, shots_data=None):
     """The harness's task of a YAML file as the harness builds it, but for the files that its splits are read from."""
     from lm_eval.api.task import ConfigurableTask
@@ -80,7 +101,6 @@ def compare(name, options):
     evaluator.add_env_info = lambda results: None  # it lists every installed package, for each task
 
     import sdbench.tasks
-    from sdbench.metrics.quality import corpus_of
     from sdbench.tasks import harness
 
     ours = sdbench.tasks.load(f"lm-eval:{name}", seed=None, n=20, **options)
@@ -113,23 +133,18 @@ def compare(name, options):
                 end = f",{sample['filter']}" if len(filters) > 1 else ""
                 their_values |= {f"{metric}{end}": sample[metric] for metric in sample["metrics"]}
         rows.append({"ours": dict(score.values), "theirs": their_values})
-    frame = pd.DataFrame([{**score.values, **{f"stats_{k}": v for k, v in score.stats.items()}} for score in scores])
     whole = {}
     for metric in ours.metrics:
         base, _, filter_name = metric.name.partition(",")
         their = results["results"][name][f"{base},{filter_name or filters[0]}"]
-        if metric.stats is None:
-            our = frame[metric.name].mean()
-        else:
-            our = float(
-                corpus_of(metric)(frame[f"stats_{metric.name}"].map(pd.Series).apply(pd.Series).sum().to_numpy())
-            )
-        whole[metric.name] = [our, their]
+        whole[metric.name] = [whole_score(metric, scores), their]
     own = None
     if not options and OWN[name] is not None:
         own_name, pairs = OWN[name]
-        protocol = {"protocol": "cot"} if name.endswith("_cot") else {}
-        task = sdbench.tasks.load(own_name, seed=None, n=20, **protocol)
+        words = {"protocol": "cot"} if name.endswith("_cot") else {}
+        if shots := shots_of(name):
+            words["shots_data"] = shots
+        task = sdbench.tasks.load(own_name, seed=None, n=20, **words)
         own_examples = list(task.examples())
         own_scores = task.score_all(zip(own_examples, answers, strict=True))
         own = {
@@ -138,6 +153,12 @@ def compare(name, options):
                 [a.values[mine] / task.metric_of(mine).bounds[1], b.values[theirs]]
                 for a, b in zip(own_scores, scores, strict=True)
                 for mine, theirs in pairs.items()
+                if task.metric_of(mine).stats is None
+            ]
+            + [  # scores of one sentence differ by definition: ours smooth, and the harness has none
+                [whole_score(task.metric_of(mine), own_scores), whole[theirs][1]]
+                for mine, theirs in pairs.items()
+                if task.metric_of(mine).stats is not None
             ],
         }
     return {

@@ -10,9 +10,9 @@ OWN = {
     "gsm8k": ("gsm8k", {"strict": "exact_match,strict-match", "flexible": "exact_match,flexible-extract"}),
     "gsm8k_cot": ("gsm8k", {"strict": "exact_match,strict-match", "flexible": "exact_match,flexible-extract"}),
     "humaneval": ("humaneval", {"pass@1": "pass@1"}),
-    "mbpp": None,  # whose shots are rows of the real data set
+    "mbpp": ("mbpp", {"pass@1": "pass_at_1"}),
     "cnn_dailymail_abisee": ("cnndm", {"rouge1": "rouge1", "rouge2": "rouge2", "rougeL": "rougeL"}),
-    "wmt16-de-en": ("wmt16", {}),
+    "wmt16-de-en": ("wmt16", {"bleu": "bleu", "chrf2": "chrf"}),  # of the whole sample; TER is not among ours
     "ifeval": None,
     "bbh_cot_fewshot_boolean_expressions": None,
     "longbench_qasper": None,

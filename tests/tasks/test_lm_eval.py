@@ -329,7 +329,8 @@ def test_prompts_and_scores_are_the_harnesss(compared):
 @pytest.mark.slow
 def test_our_tasks_agree_under_protocol_lm_eval(compared):
     agreeing = {name: both["own"] for name, both in compared.items() if both["own"]}
-    assert len(agreeing) >= 5
+    assert len(agreeing) >= 6
+    assert all(own["scores"] for own in agreeing.values())
     for name, own in agreeing.items():
         assert all(ours == theirs for ours, theirs in own["prompts"]), name
         for ours, theirs in own["scores"]:
