@@ -74,3 +74,23 @@ def without(monkeypatch) -> Callable[[str, Sequence[str]], None]:
             monkeypatch.setattr(import_module(module), owner, SimpleNamespace(**rest))
 
     return remove
+
+
+@pytest.fixture
+def uninstall(monkeypatch) -> Callable[[str], None]:
+    """Make a package look as if it were not installed."""
+
+    class Absent:
+        def __init__(self, package: str) -> None:
+            self.package = package
+
+        def find_spec(self, name: str, *_: object) -> None:
+            if name == self.package:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    def remove(package: str) -> None:
+        for name in [name for name in sys.modules if name.partition(".")[0] == package]:
+            monkeypatch.delitem(sys.modules, name)
+        monkeypatch.setattr(sys, "meta_path", [Absent(package), *sys.meta_path])
+
+    return remove

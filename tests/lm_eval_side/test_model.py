@@ -1,6 +1,6 @@
 """Our decoding inside lm-evaluation-harness: its results are those of its own `hf` model over the same target, with our measures.
 
-Needs the extra `lm-eval`: tests/tasks/test_parity.py runs this in the environment that scripts/parity makes.
+Needs the extra `lm-eval`, which is part of `dev`.
 """
 
 import json
@@ -19,9 +19,7 @@ from sdbench import embedded
 from sdbench.config import ConfigError
 from sdbench.lm_eval.__main__ import USED, main
 
-needs_lm_eval = pytest.mark.skipif(
-    find_spec("lm_eval") is None, reason="the extra lm-eval is not installed: see scripts/parity"
-)
+needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="the extra lm-eval is not installed")
 PAIR = Path(str(embedded.__file__)).parent / "llama-tiny"
 PROMPT = "Question: {{question}}\\nAnswer:"
 
@@ -63,14 +61,12 @@ def write_tasks(folder, limit):
         (folder / f"{name}.yaml").write_text(text.replace("ROWS", str(rows)))
 
 
-def test_without_the_extra_the_way_to_it_is_named():
-    if find_spec("lm_eval") is not None:
-        pytest.skip("this is about an environment without the extra lm-eval, and it is installed here")
-    done = subprocess.run(
-        [sys.executable, "-m", "sdbench.lm_eval", "run", "--help"], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stderr == "sdbench.lm_eval: lm_eval is not installed: pip install 'sdbench[lm-eval]'\n"
+def test_without_the_extra_the_way_to_it_is_named(uninstall, capsys):
+    uninstall("lm_eval")
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "sdbench.lm_eval: lm_eval is not installed: pip install 'sdbench[lm-eval]'\n"
 
 
 def evaluate(folder, model, options, limit=8, **more):

@@ -1,6 +1,6 @@
 """Tasks of lm-evaluation-harness ask and score as the harness does: the same prompts to the byte, scores to 1e-12.
 
-Most of this needs the extra `lm-eval`; test_parity.py runs it in the environment that scripts/parity makes.
+Needs the extra `lm-eval`, which is part of `dev`; test_parity.py runs all of it with what further tasks of the harness import.
 """
 
 import json
@@ -28,8 +28,7 @@ from sdbench.tasks.sandbox import Sandbox
 from sdbench.types import Example, Prompt
 
 HERE = Path(__file__).parent
-HAS_LM_EVAL = find_spec("lm_eval") is not None
-needs_lm_eval = pytest.mark.skipif(not HAS_LM_EVAL, reason="the extra lm-eval is not installed: see scripts/parity")
+needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="the extra lm-eval is not installed")
 PAIRS = [("The cat sat on the mat.", "A cat sat on a mat."), ("It rains today.", "It rains today."), ("Go!", "")]
 
 
@@ -48,10 +47,8 @@ def test_the_name_after_the_colon_is_an_option_of_the_file():
     assert "lm-eval" not in sdbench.tasks.names()
 
 
-@pytest.mark.skipif(
-    HAS_LM_EVAL, reason="this is about an environment without the extra lm-eval, and it is installed here"
-)
-def test_without_the_extra_the_way_to_it_is_named():
+def test_without_the_extra_the_way_to_it_is_named(uninstall):
+    uninstall("lm_eval")
     with pytest.raises(ConfigError, match=r"need the extra lm-eval, and lm_eval is not installed: pip install"):
         load()
 
@@ -178,7 +175,7 @@ def prompt(doc):
 
 
 @needs_lm_eval
-@pytest.mark.parametrize("name", ["minerva_math_algebra", "ours"])
+@pytest.mark.parametrize("name", [pytest.param("minerva_math_algebra", marks=pytest.mark.slow), "ours"])
 def test_a_task_whose_libraries_are_not_here_is_one_sentence(name, tmp_path, capsys):
     """minerva_math raises ModuleNotFoundError or, as ours, AssertionError: Hydra needs antlr4 4.9."""
     if "4.11" in version("antlr4-python3-runtime"):
@@ -266,8 +263,10 @@ def test_a_version_without_what_is_used_is_refused_by_its_name(path, without):
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("gsm8q", "gsm8q is not a task of the installed lm_eval: did you mean gsm8k?"),
-        ("bbh", "bbh is a group of tasks, and a run has one task: "),
+        pytest.param(
+            "gsm8q", "gsm8q is not a task of the installed lm_eval: did you mean gsm8k?", marks=pytest.mark.slow
+        ),
+        pytest.param("bbh", "bbh is a group of tasks, and a run has one task: ", marks=pytest.mark.slow),
         ("arc_easy", "arc_easy compares log-likelihoods (multiple_choice) and decodes no text"),
         ("ours", "ours uses a filter that lm_eval does not have, regexx (did you mean regex?"),
         ("gsm8k", "has no lm_eval.api.task.ConfigurableTask.process_results, which sdbench uses"),
