@@ -1,9 +1,7 @@
 """Import objects by their path, as in `_target_`."""
 
 from collections.abc import Iterable
-from dis import get_instructions
 from importlib import import_module
-from types import FunctionType
 from typing import Any
 
 
@@ -27,20 +25,7 @@ def first_missing(paths: Iterable[str]) -> str | None:
                 return str(error.name)
             raise
         for name in filter(None, names.split(".")):
-            if not _has(value, name):
+            if not hasattr(value, name) and name not in getattr(value, "__dataclass_fields__", ()):
                 return path.replace(":", ".")
-            value = getattr(value, name, None)  # None: an attribute of instances
+            value = getattr(value, name, None)  # None: a field, which only instances have
     return None
-
-
-def _has(value: Any, name: str) -> bool:
-    """Return whether an object has an attribute, or a class gives its instances one: a field, or a name that a method sets."""
-    if hasattr(value, name) or name in getattr(value, "__dataclass_fields__", ()):
-        return True
-    members = [each for parent in getattr(value, "__mro__", ()) for each in vars(parent).values()]
-    return any(
-        step.opname == "STORE_ATTR" and step.argval == name
-        for method in members
-        if isinstance(method, FunctionType)
-        for step in get_instructions(method)
-    )

@@ -14,7 +14,6 @@ USED = (
     "lm_eval.api.registry:model_registry.register",
     "lm_eval.__main__:cli_evaluate",
     "lm_eval.api.model:TemplateLM.loglikelihood",
-    "lm_eval.api.model:TemplateLM.cache_hook",
     "lm_eval.api.model:CacheHook.add_partial",
     *(f"lm_eval.api.instance:Instance.{name}" for name in ("args", "task_name", "doc_id")),
     "lm_eval.models.utils:normalize_gen_kwargs",
