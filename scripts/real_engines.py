@@ -61,8 +61,14 @@ def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
     if engine == "llamacpp":
         return ["engine=llamacpp", f"engine.binary={options['binary']}", f"engine.args.threads={threads}"]
     if engine == "vllm":
-        started = ["engine=vllm", f"engine.python={options['python']}", f"engine.args.dtype={DTYPE}"]
-        return [*started, "engine.args.max_model_len=2048", f"engine.env.OMP_NUM_THREADS={threads}"]
+        env = {"OMP_NUM_THREADS": threads, "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
+        args = {"dtype": DTYPE, "max_model_len": "2048", "enforce_eager": "true"}
+        started = [
+            "engine=vllm",
+            f"engine.python={options['python']}",
+            *(f"engine.env.{k}={v}" for k, v in env.items()),
+        ]
+        return [*started, *(f"engine.args.{k}={v}" for k, v in args.items())]
     return ["device=cpu", f"dtype={DTYPE}"]
 
 
