@@ -70,6 +70,7 @@ def test_rows_are_those_of_the_records(llamacpp_words, tmp_path):
     pd.testing.assert_frame_equal(first, table, check_dtype=False)
 
 
+@pytest.mark.slow
 def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_threads(tmp_path):
     """Transformers' own generation is timed beside our cells, and has no texts. Runs with other threads are other rows."""
     options = {"temperature": 0.0, "ws": (), "num_drafts": (4,), "timing_examples": 2}

@@ -45,6 +45,7 @@ def test_chunks_come_with_the_answer():
     assert (nothing.chunks_s, nothing.first_token_s, nothing.last_token_s) == ((), 10.0, 10.0)
 
 
+@pytest.mark.slow
 def test_both_get_the_same_requests_and_the_page_has_every_field(vllm_python, tmp_path, capsys):
     """The exit status is that of the numbers: which it is on a busy machine is no property of the code."""
     words = [f"python={vllm_python}", f"out={tmp_path}", "rate=50", "n=8", "repeats=1", "ttft=9000"]
