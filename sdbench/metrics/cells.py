@@ -59,15 +59,19 @@ def settings_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _weights(cell: Mapping[Any, Any]) -> str | None:
-    """Return how the weights are stored if not simply in the dtype, such as "Q4_K_M", or "plain and int8" of target and draft."""
+    """Return how the weights are stored if not simply as the publisher's in the dtype: "Q4_K_M dequantised" of a GGUF file,
+    "plain and int8" of target and draft, "repacked" in oneDNN's layout. A server reads a GGUF file as it is: "Q4_K_M".
+    """
     content: Mapping[str, Any] = cell["content"] or {}
+    dequantised = "" if content.get("engine") else " dequantised"
     kinds = []
     for role in ("target", "draft"):
         checkpoint = cell.get(f"checkpoint_{role}")
         if isinstance(checkpoint, str):
             is_packed = content.get(f"{role}_packed") and cell.get("verifier") not in OF_TRANSFORMERS
-            gguf, packed = GGUF.search(checkpoint), "packed" if is_packed else None
-            kinds.append(" ".join(filter(None, (gguf and gguf[1], content.get(f"{role}_quantization"), packed))))
+            gguf = GGUF.search(checkpoint)
+            file, repacked = gguf and gguf[1] + dequantised, "repacked" if is_packed else None
+            kinds.append(", ".join(filter(None, (file, content.get(f"{role}_quantization"), repacked))))
     return " and ".join(dict.fromkeys(kind or "plain" for kind in kinds)) if any(kinds) else None
 
 
@@ -123,7 +127,9 @@ def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
     for setting in VARIED:
         if len(set(names)) < len(names):
             values = [given[setting] for given in settings]
-            ends = ["" if value is None else f"{setting}-{value}".replace(" ", "-") for value in values]
+            ends = [
+                "" if value is None else f"{setting}-{value}".replace(",", "").replace(" ", "-") for value in values
+            ]
             names = _with_ends(names, ends)
     repeats = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]

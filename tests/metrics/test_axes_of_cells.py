@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 import sdbench
-from sdbench.metrics.cells import main_knob, metric_of, scores_of, settings_of, strict_value
+from sdbench.metrics.cells import main_knob, metric_of, scores_of, settings_of, strict_value, suffixes
 from sdbench.metrics.summary import summarise
 from sdbench.records import Store
 from sdbench.report.sweep import sweeps_of
@@ -130,11 +130,13 @@ OPTIONS = {
         (("target",), {}, None),
         (("target", "draft"), {"target_quantization": None, "draft_quantization": "int8"}, "plain and int8"),
         (("target", "draft"), {"target_quantization": "int8", "draft_quantization": "int8"}, "int8"),
-        (("target (Q4_K_M GGUF)", "draft (Q8_0 GGUF)"), {}, "Q4_K_M and Q8_0"),
+        (("target (Q4_K_M GGUF)", "draft (Q8_0 GGUF)"), {}, "Q4_K_M dequantised and Q8_0 dequantised"),
+        (("target (Q4_K_M GGUF)",), {"engine": {"speculative": {}}}, "Q4_K_M"),
+        (("target",), {"target_quantization": "int8", "target_packed": True}, "int8, repacked"),
         (
             ("target (Q4_K_M GGUF)", "draft (Q4_K_M GGUF)"),
             {"target_packed": True, "draft_packed": True},
-            "Q4_K_M packed",
+            "Q4_K_M dequantised, repacked",
         ),
     ],
 )
@@ -147,7 +149,17 @@ def test_transformers_multiplies_by_weights_as_they_are():
     content = {"target_packed": True, "draft_packed": True}
     cell = {"checkpoint_target": "t (Q4_K_M GGUF)", "checkpoint_draft": "d (Q4_K_M GGUF)", "content": content}
     shown = {rule: settings_of({**cell, "verifier": rule})["weights"] for rule in ("lossless", "generate", "assisted")}
-    assert shown == {"lossless": "Q4_K_M packed", "generate": "Q4_K_M", "assisted": "Q4_K_M"}
+    others = dict.fromkeys(("generate", "assisted"), "Q4_K_M dequantised")
+    assert shown == {"lossless": "Q4_K_M dequantised, repacked", **others}
+
+
+def test_names_of_files_hold_no_comma():
+    labels = {"model": "m", "task": "t", "temperature": 0, "checkpoint_target": "t (Q4_K_M GGUF)"}
+    sweeps = [pd.DataFrame([{**labels, "content": {"target_packed": packed}}]) for packed in (True, False)]
+    assert suffixes([("", sweep) for sweep in sweeps]) == [
+        "m-t-weights-Q4_K_M-dequantised-repacked",
+        "m-t-weights-Q4_K_M-dequantised",
+    ]
 
 
 @pytest.mark.parametrize("names", [*combinations(OPTIONS, 1), *combinations(OPTIONS, 2)], ids="+".join)
