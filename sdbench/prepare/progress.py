@@ -5,7 +5,8 @@ import sys
 import threading
 import time
 import warnings
-from collections.abc import Iterator
+from bisect import bisect_right, insort
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -16,8 +17,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
 PACKAGE = Path(__file__).parents[1]
 PLAIN_EVERY_S = 5.0
+BAR_EVERY_S = 0.1
 SILENT_S = 30.0  # print a line at least so often
 EARLY, FEW = 0.05, 10  # share of the work, or number of texts, before which no remaining time is shown
+STEPS, AGES = 48, 16  # of the sum, and ages told apart, in `expected_longest`
 
 
 class Bar:
@@ -28,8 +31,11 @@ class Bar:
         self.done = self.tokens = self.examined = self.accepted = 0
         self.begun = self.written = 0  # texts whose prompts were read, and tokens written, unfinished texts included
         self.reading_s = self.writing_s = self.texts_s = 0.0  # the last one is summed over the texts in progress
+        self._lengths: list[int] = []  # of the finished texts, in order
+        self._youngest_s = 0.0  # how long the text that was begun last has been written
         self.stream = stream or sys.stderr
         self.started_s = self._printed_s = self._watched_s = time.monotonic()
+        self._shown_s = -math.inf
         self._printed = (-1, -1, -1)
         self._bar: Progress | None = None
         self._is_over = threading.Event()
@@ -62,6 +68,7 @@ class Bar:
         """Count one finished text."""
         self.done += 1
         self.tokens += tokens
+        insort(self._lengths, tokens)
         self.examined += examined
         self.accepted += accepted
         self._show()
@@ -71,7 +78,9 @@ class Bar:
         now_s = time.monotonic()
         if texts > 0:
             self.reading_s += now_s - self._watched_s
+            self._youngest_s = 0.0
         else:
+            self._youngest_s += now_s - self._watched_s
             self.writing_s += now_s - self._watched_s
             self.texts_s += (now_s - self._watched_s) * (self.begun - self.done)
         self._watched_s = now_s
@@ -83,8 +92,8 @@ class Bar:
         """Estimate the remaining seconds, None at the start.
 
         The expected length of a text lies between the tokens written per begun text, which is too low, and per finished text,
-        which is too high. Prompts count separately, by the time that reading them takes. At the end the last text decodes
-        alone, which adds half the time of a text.
+        which is too high. Prompts count separately, by the time that reading them takes. When the last prompt has been read, the
+        longest of the texts in progress decides.
         """
         if not self.done or self.done < min(FEW, EARLY * self.total):
             return None
@@ -95,8 +104,15 @@ class Bar:
         least, most = self.written / max(self.begun, self.done), self.written / self.done
         length = min(max(least, math.sqrt(least * most)), self.longest)
         reading_s = self.reading_s / max(self.begun, 1) * max(self.total - self.begun, 0)
-        tokens = max(self.total * length - self.written, 0)
-        return reading_s + (self.writing_s * tokens + self.texts_s * length / 2) / self.written
+        waiting = max(self.total - self.begun, 0)
+        token_s = self.texts_s / self.written
+        rows = max(self.begun - self.done, 1)
+        usual = max(self.written - self.tokens, 0) / rows  # tokens of a text in progress, on average
+        youngest = min(self._youngest_s / token_s, usual) if token_s and not waiting else 0.0
+        count = min(rows, AGES)
+        ages = [youngest + (usual - youngest) * (2 * number + 1) / count for number in range(count)]
+        last_s = token_s * expected_longest(self._lengths, ages, rows / count)
+        return reading_s + self.writing_s / self.written * waiting * length + last_s
 
     def report(self) -> None:
         """Print a line if something has happened since the last one, or after a long silence."""
@@ -110,7 +126,9 @@ class Bar:
             self.report()
 
     def _show(self) -> None:
-        if self._bar is not None:
+        now_s = time.monotonic()
+        if self._bar is not None and (self.done == self.total or now_s - self._shown_s >= BAR_EVERY_S):
+            self._shown_s = now_s
             self._bar.update(self._task, completed=self.done, facts=self._facts() + self._time_left())
 
     def _facts(self) -> str:
@@ -155,3 +173,21 @@ def engine_warnings() -> Iterator[None]:
         warnings.showwarning = say
         warnings.filterwarnings("always", module=r"sdbench\.")
         yield
+
+
+def expected_longest(lengths: Sequence[int], ages: Sequence[float], texts_per_age: float) -> float:
+    """Estimate the tokens that the longest of several texts still needs: texts that have `ages` tokens so far, if their lengths
+    are distributed as `lengths`, those of finished texts in order. A text that is longer than all of those counts as finished.
+    """
+    longer = [len(lengths) - bisect_right(lengths, age) for age in ages]
+    step = max(lengths[-1] - min(ages), 0) / STEPS
+    total = 0.0
+    for number in range(STEPS):
+        more = (number + 0.5) * step
+        shares = (
+            1 - (len(lengths) - bisect_right(lengths, age + more)) / count
+            for age, count in zip(ages, longer, strict=True)
+            if count
+        )
+        total += step * (1 - math.prod(share**texts_per_age for share in shares))
+    return total

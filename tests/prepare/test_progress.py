@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from sdbench.prepare import progress
-from sdbench.prepare.progress import Bar, warn
+from sdbench.prepare.progress import Bar, expected_longest, warn
 from tests.patience import is_soon
 
 
@@ -52,7 +52,9 @@ def test_lines_come_while_no_text_has_ended(monkeypatch):
 @pytest.mark.parametrize("spread", [0.1, 0.4, 0.8])
 @pytest.mark.parametrize("rows", [4, 16, 32])
 def test_what_is_left_is_right_within_a_factor_of_two_from_the_tenth_text_on(monkeypatch, rows, spread):
-    """Texts of many lengths, `rows` at once; reading a prompt takes as long as 30 rounds, and a round is a second."""
+    """Texts of many lengths, `rows` at once; reading a prompt takes as long as 30 rounds, and a round is a second. Single texts
+    decide about the last twentieth, so that the deviation of two texts is added there.
+    """
     clock, random = [0.0], Random(3)
     monkeypatch.setattr(progress.time, "monotonic", lambda: clock[0])
     lengths = [max(2, round(random.gammavariate(spread**-2, 100 * spread**2))) for _ in range(400)]
@@ -72,8 +74,18 @@ def test_what_is_left_is_right_within_a_factor_of_two_from_the_tenth_text_on(mon
             seen.append((bar.done, clock[0], bar.left_s()))
     for done, now_s, left_s in seen:
         truth_s = clock[0] - now_s
-        if done in range(10, 300):  # at the very end single texts decide
-            assert truth_s / 2 <= left_s <= 2 * truth_s, (done, left_s, truth_s, clock[0])
+        more_s = 0 if done < 380 else 2 * spread * 100
+        if done in range(10, 400):
+            assert truth_s / 2 - more_s <= left_s <= 2 * truth_s + more_s, (done, left_s, truth_s, clock[0])
+    assert seen[-1][2] == 0
+
+
+def test_the_longest_of_several_texts_is_expected_from_those_that_have_ended():
+    assert expected_longest([10, 20], [0], 1) == pytest.approx(15, rel=0.05)
+    assert expected_longest([10, 20], [12], 1) == pytest.approx(8, rel=0.05), "it is longer than 10"
+    assert expected_longest([10, 20], [0], 2) == pytest.approx(17.5, rel=0.05)
+    assert expected_longest([10, 20], [20, 30], 1) == 0
+    assert expected_longest([0], [0], 1) == 0
 
 
 def test_a_pipe_is_not_flooded():
@@ -92,6 +104,9 @@ def test_nothing_to_do_says_nothing(total):
 
 def test_a_terminal_has_a_bar_with_the_same_facts(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(progress, "BAR_EVERY_S", 3600)
+    estimates = []
+    monkeypatch.setattr(Bar, "left_s", lambda bar: estimates.append(bar.done))
     ours, theirs = pty.openpty()
     with open(theirs, "w") as stream:
         fill(Bar("decoding", 4, stream=stream))
@@ -100,6 +115,7 @@ def test_a_terminal_has_a_bar_with_the_same_facts(monkeypatch):
         while piece := os.read(ours, 100_000):
             message += piece
     os.close(ours)
+    assert estimates == [1, 4], "the first and the last text are shown, and what comes between now and then"
     for fact in ("decoding", "4/4", "tokens/s", "acceptance 0.800", "\x1b["):
         assert fact in message.decode()
 
