@@ -34,6 +34,8 @@ def test_every_file_is_a_run(composer, group, name):
     if group in ("model", "task", "drafter"):
         run = runs[0]
         assert {"model": run.model, "task": run.task, "drafter": run.drafters[0]}[group].name == name
+    if group == "model":
+        assert runs[0].drafters[0].name == ("lookup" if runs[0].model.draft is None else "model")
     if group == "verifier":
         assert [rule.name for rule in runs[0].verifiers] == [name]
 
@@ -48,6 +50,11 @@ def test_the_default_is_the_tiny_llama_over_w_at_temperature_zero(composer):
         sorted([*(i / 10 for i in range(11)), 0.85, 0.95])
     )
     assert (run.temperature, run.top_k, run.top_p, run.num_draft, run.margin) == (0.0, None, None, (5,), 5)
+
+
+def test_the_drafter_of_a_model_without_a_draft_can_be_another(composer):
+    (drafter,) = composer.run(("model=gemma-270m", "drafter=suffix")).drafters
+    assert drafter.name == "suffix"
 
 
 def test_the_top_level_keys_are_those_that_are_promised(composer):

@@ -62,7 +62,7 @@ from sdbench.cli import compose_run, main
 from sdbench.prepare import pair
 for name in ("qwen-coder-small", "qwen-coder", "smollm2"):
     assert main(["--plan", f"model={name}", "task=gsm8k", "task.chat=true", "device=cpu", "n=2"]) == 0
-assert main(["--plan", "model=gemma-270m", "drafter=lookup", "task=gsm8k", "device=cpu", "n=2"]) == 0
+assert main(["--plan", "model=gemma-270m", "task=gsm8k", "device=cpu", "n=2"]) == 0
 run = compose_run(["model=gemma-270m"])
 print(sorted(pair.find(run.model, device="cpu", dtype="auto").checkpoints))
 """
