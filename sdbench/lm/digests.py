@@ -1,6 +1,8 @@
 """Digests of files of weights, computed once and cached."""
 
 import re
+import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from sdbench.files import digest_of, digest_of_file, write_whole
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf", "hashes")
 LARGE = 2**20  # bytes; smaller files are hashed each time
+LONG = 2**30  # bytes that take seconds to hash
+GIB = 2**30
 
 
 def digest_once(path: Path) -> str:
@@ -35,6 +39,19 @@ def is_digest_known(path: Path) -> bool:
     return real.parent.name == "blobs" or real.stat().st_size < LARGE or _note_of(real).is_file()
 
 
+def announce_hashing(id: str, paths: Sequence[Path]) -> None:
+    """Print one line if hashing a model's files takes long."""
+    size = sum(path.stat().st_size for path in paths if not is_digest_known(path))
+    if size >= LONG:
+        print(f"sdbench: hashing {size / GIB:.1f} GiB of {id}, once: the hashes are kept", file=sys.stderr, flush=True)
+
+
+def state_of(path: Path) -> str:
+    """Return a hash of a file's path, size and time of change, for which the file is not read."""
+    real = path.resolve()
+    state = real.stat()
+    return digest_of(f"{real} {state.st_size} {state.st_mtime_ns}")
+
+
 def _note_of(path: Path) -> Path:
-    state = path.stat()
-    return CACHE / digest_of(f"{path} {state.st_size} {state.st_mtime_ns}")
+    return CACHE / state_of(path)

@@ -1,7 +1,8 @@
 """GGUF files as checkpoints: each becomes a folder in the cache, which the rest of the package reads like any other.
 
-The file's hash names the folder. Configuration, tokenizer and stop ids are written when the file is first used; the weights
-when they are first needed, dequantised into one dtype and written tensor by tensor, so that only one tensor is in memory.
+Configuration, tokenizer and stop ids are written when the file is first used, into a folder named by the file's path, size and
+time of change, so that no weight is read; the weights when they are first needed, into a folder named by the file's hash,
+dequantised into one dtype and written tensor by tensor, so that only one tensor is in memory.
 Names and layouts are transformers'. Not covered: files in several parts, and rope scaling, which transformers does not read from
 GGUF.
 """
@@ -26,12 +27,13 @@ from sdbench.config import ConfigError
 from sdbench.errors import first_line
 from sdbench.files import replace_on_success
 from sdbench.hub import fetch
-from sdbench.lm.digests import digest_once, is_digest_known
+from sdbench.lm.digests import GIB, digest_once, state_of
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
+LONG = 2**28  # bytes that take seconds to dequantise
 FORMAT = 1  # of the folders; after a change they are written again
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
@@ -47,23 +49,23 @@ ENDS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class GGUFFile:
-    """A local file by its content; `kind` is its quantisation, such as Q4_K_M."""
+    """A local file; `kind` is its quantisation, such as Q4_K_M."""
 
     id: str
     path: Path
-    digest: str  # SHA-256
+    folder: Path  # configuration, tokenizer and stop ids in transformers' format
     kind: str
     parameters: int
     dtype: str  # that of the weights before quantisation
 
     @property
-    def identity(self) -> str:
-        return f"sha256:{self.digest[:20]} ({self.kind} GGUF)"
+    def digest(self) -> str:
+        """The SHA-256 of the content. The first call reads the whole file."""
+        return digest_once(self.path)
 
     @property
-    def folder(self) -> Path:
-        """Return a folder with configuration, tokenizer and stop ids in transformers' format."""
-        return _folder_of(self.digest)
+    def identity(self) -> str:
+        return f"sha256:{self.digest[:20]} ({self.kind} GGUF)"
 
     @property
     def has_tokenizer(self) -> bool:
@@ -71,13 +73,18 @@ class GGUFFile:
 
     def weights(self, dtype: str) -> Path:
         """Return the folder of the weights in a dtype. The first call dequantises them, which takes a minute for 1.5 B."""
+        folder = _folder_of(self.digest) / dtype
+        size = self.parameters * CODES[dtype][1]
+        if size >= LONG and not folder.is_dir():
+            what = f"{self.id} into {size / GIB:.1f} GiB of {dtype}"
+            print(f"sdbench: dequantising {what}, once: the copy is kept", file=sys.stderr, flush=True)
         try:
-            return _write_once(self.folder / dtype, lambda part: self._dequantise(part, dtype))
+            return _write_once(folder, lambda part: self._dequantise(part, dtype))
         # NotImplementedError: gguf cannot undo this kind of quantisation.
         except (NotImplementedError, *TORN) as error:
             if isinstance(error, ConfigError):
                 raise
-            raise ConfigError(f"{self.id} cannot be dequantised into {self.folder}: {first_line(error)}") from error
+            raise ConfigError(f"{self.id} cannot be dequantised into {folder}: {first_line(error)}") from error
 
     def _dequantise(self, part: Path, dtype: str) -> None:
         import torch
@@ -133,14 +140,14 @@ def find_file(id: str, *, revision: str | None = None) -> GGUFFile:
         path = _download(on_hub[1], on_hub[2], revision)
     if not path.is_file():
         raise ConfigError(f"{id} does not exist: give the path of a .gguf file, or org/repo:file.gguf of the hub")
-    if not (is_digest_known(path) and _folder_of(digest_once(path)).is_dir()):  # takes half a minute for a large file
-        print(f"sdbench: reading {id} for the first time; its hash and tokenizer are kept", file=sys.stderr, flush=True)
-    digest = digest_once(path)
+    folder = _folder_of(state_of(path))
+    if not folder.is_dir():  # reading a large vocabulary takes seconds
+        print(f"sdbench: reading the tokenizer of {id} for the first time; it is kept", file=sys.stderr, flush=True)
     try:
-        folder = _write_once(_folder_of(digest), lambda part: _describe(id, path, part))
+        _write_once(folder, lambda part: _describe(id, path, part))
     except OSError as error:
         raise ConfigError(f"{id} cannot be read into {CACHE}: {first_line(error)}") from error
-    return GGUFFile(id, path, digest, **json.loads((folder / CARD).read_text()))
+    return GGUFFile(id, path, folder, **json.loads((folder / CARD).read_text()))
 
 
 def _download(repo: str, name: str, revision: str | None) -> Path:
@@ -159,8 +166,8 @@ def _download(repo: str, name: str, revision: str | None) -> Path:
     return fetch(request, repo, revision=revision)
 
 
-def _folder_of(digest: str) -> Path:
-    return CACHE / f"{digest[:20]}-{FORMAT}"
+def _folder_of(name: str) -> Path:
+    return CACHE / f"{name[:20]}-{FORMAT}"
 
 
 def _write_once(folder: Path, write: Callable[[Path], None]) -> Path:

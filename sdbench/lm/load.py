@@ -14,7 +14,7 @@ from sdbench.config import ConfigError
 from sdbench.errors import first_line
 from sdbench.files import digest_of, digest_of_data
 from sdbench.hub import explain, fetch, is_offline
-from sdbench.lm.digests import digest_once, is_digest_known
+from sdbench.lm.digests import announce_hashing, digest_once, is_digest_known
 from sdbench.lm.gguf import CODES, GGUFFile, find_file, is_gguf
 from sdbench.lm.quantized import INT8, QUANTIZED, quantization_config
 
@@ -58,18 +58,21 @@ class Checkpoint:
         return {path.name: _hash(path) for path in self._files()}
 
     def _files(self) -> list[Path]:
-        return [path for path in sorted(self.folder.iterdir()) if path.suffix in HASHED]
+        return (
+            [self.gguf.path] if self.gguf else [path for path in sorted(self.folder.iterdir()) if path.suffix in HASHED]
+        )
 
     def is_hashed(self) -> bool:
         """Return whether its identity is known without reading weights: they are the hub's, small, or were hashed before."""
-        return self.gguf is not None or self.commit is not None or all(map(is_digest_known, self._files()))
+        return self.commit is not None or all(map(is_digest_known, self._files()))
 
     def identity(self) -> str:
-        """Return one line for the provenance and for keys of cells; it changes when the weights do."""
-        if self.gguf is not None:
-            return self.gguf.identity
+        """Return a line for provenance and keys of cells; it changes when the weights do. The first call hashes local files."""
         if self.commit is not None:
             return f"{self.id}@{self.commit}"
+        announce_hashing(self.id, self._files())
+        if self.gguf is not None:
+            return self.gguf.identity
         weights = (
             f"{name} {value}\n"
             for name, value in self.hashes().items()
@@ -81,8 +84,8 @@ class Checkpoint:
 def find(
     id: str, folder: str | None = None, *, revision: str | None = None, tokenizer: str | None = None
 ) -> Checkpoint:
-    """Return the checkpoint of a hub id, a folder or a GGUF file from its metadata. No weights are read or downloaded, except a
-    GGUF file, which contains its metadata. `tokenizer` replaces the one in a GGUF file.
+    """Return the checkpoint of a hub id, a folder or a GGUF file from its metadata. No weights are read, and none are downloaded
+    except a GGUF file, which contains its metadata. `tokenizer` replaces the one in a GGUF file.
     """
     if is_gguf(id):
         return _find_gguf(id, revision, tokenizer)

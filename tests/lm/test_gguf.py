@@ -63,7 +63,7 @@ def test_metadata_need_no_weights_and_are_read_once(whole_file, monkeypatch):
     assert find(str(whole_file)) == checkpoint
 
 
-def test_a_file_is_named_before_it_is_read_for_the_first_time(whole_file, monkeypatch, capsys):
+def test_a_large_file_is_named_before_it_is_hashed_once(whole_file, monkeypatch, capsys):
     printed = []
 
     def hash_slowly(path, digits):
@@ -72,11 +72,34 @@ def test_a_file_is_named_before_it_is_read_for_the_first_time(whole_file, monkey
 
     monkeypatch.setattr("sdbench.lm.digests.LARGE", 0)
     monkeypatch.setattr("sdbench.lm.digests.digest_of_file", hash_slowly)
-    find(str(whole_file))
-    assert printed == [f"sdbench: reading {whole_file} for the first time; its hash and tokenizer are kept\n"]
-    find(str(whole_file))
+    checkpoint = find(str(whole_file))
+    first = f"sdbench: reading the tokenizer of {whole_file} for the first time; it is kept\n"
+    assert capsys.readouterr().err == first
+    assert not printed, "metadata need no hash"
+    monkeypatch.setattr("sdbench.lm.digests.LONG", 0)
+    checkpoint.identity()
+    assert printed == [f"sdbench: hashing 0.0 GiB of {whole_file}, once: the hashes are kept\n"]
+    monkeypatch.setattr("sdbench.lm.digests.LONG", 1)
+    find(str(whole_file)).identity()
     assert len(printed) == 1, "the hash is kept"
     assert capsys.readouterr().err == ""
+
+
+def test_a_plan_hashes_no_file(whole_file, tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("sdbench.lm.digests.LARGE", 0)
+    monkeypatch.setattr("sdbench.lm.digests.digest_of_file", None)
+    words = [f"model.target={whole_file}", "model.draft=null", "drafter=lookup", "n=2", "max_new_tokens=8"]
+    assert main(["--plan", *words, f"results={tmp_path}"]) == 0, capsys.readouterr().err
+    assert "GiB of weights" in capsys.readouterr().out
+
+
+def test_a_line_comes_before_many_weights_are_dequantised(whole_file, monkeypatch, capsys):
+    file = find(str(whole_file)).gguf
+    capsys.readouterr()
+    monkeypatch.setattr(room, "LONG", 1)
+    for line in (f"sdbench: dequantising {whole_file} into 0.0 GiB of float16, once: the copy is kept\n", ""):
+        file.weights("float16")
+        assert capsys.readouterr().err == line
 
 
 def test_ends_of_texts_are_the_files_and_control_tokens_with_a_known_name(model, tmp_path):

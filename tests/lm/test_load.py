@@ -197,3 +197,18 @@ def test_a_word_that_cannot_be_an_id_is_not_asked_of_the_hub(monkeypatch):
     for word in ("embedded:llama-tiny/draft", "a/b/c", "../a", "~a/b", "word"):
         with pytest.raises(ConfigError, match="neither a folder on this machine nor an id of the hub"):
             find(word)
+
+
+def test_a_line_with_the_size_comes_before_a_large_folder_is_hashed(tmp_path, monkeypatch, capsys):
+    from sdbench import embedded
+
+    folder = embedded.path("llama-tiny", "draft")
+    size = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".jinja"))
+    for name, value in {"CACHE": tmp_path, "LARGE": 0, "GIB": 1000, "LONG": 2 * size}.items():
+        monkeypatch.setattr(f"sdbench.lm.digests.{name}", value)
+    checkpoint = find("tiny", str(folder))
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr("sdbench.lm.digests.LONG", size)
+    for line in (f"sdbench: hashing {size / 1000:.1f} GiB of tiny, once: the hashes are kept\n", ""):
+        checkpoint.identity()
+        assert capsys.readouterr().err == line
