@@ -1,0 +1,58 @@
+"""results/real: loads, texts and whole commands of real models are within the bounds that this project sets itself."""
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+REAL = Path(__file__).parents[2] / "results/real"
+pytestmark = pytest.mark.results
+
+
+def table_of(page: str) -> list[list[str]]:
+    """The cells of a page's first table, without its head."""
+    lines = [line.strip("|").split("|") for line in (REAL / page).read_text().splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in cells] for cells in lines[2:]]
+
+
+def test_a_first_load_takes_at_most_1_3_times_as_long_as_transformers_and_a_second_one_seconds():
+    loads = pd.read_csv(REAL / "loads.csv").set_index(["model", "way"])
+    first, copy = (loads.xs(way, level="way") for way in ("first", "copy"))
+    assert set(first.index) == {"smollm2-135m", "gemma3-270m", "qwen-coder-1.5b"}
+    assert (first["cpu_s_ratio_high"] <= 1.3).all()
+    assert (copy["cpu_s"] < 5).all()
+
+
+def test_a_load_takes_at_most_1_2_times_the_memory_of_the_weights():
+    """First loads of the two small models take more, by their tokenizers, as the page says."""
+    loads = pd.read_csv(REAL / "loads.csv").set_index(["model", "way"])
+    assert loads.loc["qwen-coder-1.5b", "first"]["peak"] <= 1.2
+    assert (loads.xs("copy", level="way")["peak"] <= 1.2).all()
+    small = [
+        loads.loc[model, way]["peak"] for model in ("smollm2-135m", "gemma3-270m") for way in ("first", "transformers")
+    ]
+    assert small == pytest.approx([2.1, 2.6, 4.4, 5.7], abs=0.051)
+    assert "it takes 2.1 and 4.4 times the weights, where transformers' takes 2.6 and 5.7" in " ".join(
+        (REAL / "README.md").read_text().split()
+    )
+
+
+def test_greedy_texts_of_all_four_files_are_those_of_generate():
+    rows = table_of("texts.md")
+    assert {name for name, *_ in rows} == {
+        f"{name}.gguf" for name in ("qwen-coder-1.5b", "qwen-coder-0.5b", "smollm2-135m", "gemma3-270m")
+    }
+    for _, alone, lossless, kept, tokens in rows:
+        assert (alone, lossless) == ("5 of 5", "5 of 5")
+        count, _, drafted = kept.partition(" of ")
+        assert 0 < int(count) == int(drafted) < int(tokens), "each model keeps all drafts of its own"
+
+
+def test_the_page_of_whole_commands_is_its_table():
+    table = pd.read_csv(REAL / "runs.csv")
+    shown = table.assign(is_met=table["is_met"].map({True: "yes", False: "no"}))
+    assert table_of("runs.md") == shown.to_numpy().tolist()
+    memory = table[table["what"].str.startswith("memory")]
+    shares = [float(row.measured.split()[0]) / float(row.wanted.split()[0]) for row in memory.itertuples()]
+    assert len(shares) == 6
+    assert all(0.85 <= share <= 1.15 for share in shares)
