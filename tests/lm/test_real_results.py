@@ -56,3 +56,16 @@ def test_the_page_of_whole_commands_is_its_table():
     shares = [float(row.measured.split()[0]) / float(row.wanted.split()[0]) for row in memory.itertuples()]
     assert len(shares) == 6
     assert all(0.85 <= share <= 1.15 for share in shares)
+
+
+def test_times_that_were_measured_with_a_handicap_are_in_no_table():
+    """transformers' prompts, and all of its assisted generation, where a pass was timed with weights that need no gradient."""
+    for path in sorted(REAL.glob("*/summary.csv")):
+        if path.parent.name.endswith(("-assisted", "-packed")):
+            continue
+        cells = pd.read_csv(path)
+        assert "assisted" not in set(cells["verifier"]), path
+        generate = cells[cells["verifier"] == "generate"]
+        assert generate["first_token_s"].isna().all(), path
+        if (generate["speedup"] == 1).any():  # whole answers would be compared with those of generate
+            assert cells["speedup_end_to_end"].isna().all(), path
