@@ -48,6 +48,7 @@ def peak_bytes(
     num_draft: int,
     temperature: float = 0.0,
     top_p: float | None = None,
+    sorted_ids: int | None = None,
     keeps_logits: bool = False,
     is_captured: bool = False,
     keeps_prompts: bool = False,
@@ -55,7 +56,8 @@ def peak_bytes(
 ) -> PeakBytes:
     """Return the peak memory of a batch of `num_rows` texts, the longest with `length` tokens including its answer.
 
-    draft None: a drafter without a model; num_draft 0: the target alone. keeps_logits: a rule reads un-tempered logits ("raw"
+    draft None: a drafter without a model; num_draft 0: the target alone. sorted_ids: how many of the largest logits top_p sorts
+    (None: all), which suffices unless a distribution is flat (probs.cut_tail). keeps_logits: a rule reads un-tempered logits ("raw"
     in its needs, or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory is not
     shared. keeps_prompts: prompts are kept for others with the same beginning, as in a run. cache_share: what the drafter keeps
     itself, as a share of the target's keys and values. Activations are not included: about 0.1 GiB for an 8B model.
@@ -71,7 +73,10 @@ def peak_bytes(
     logits = target.width + wide * is_copied
     warped = is_sampled * wide * (1 if temperature in (0, 1) or (is_copied and not keeps_logits) else 2)
     if is_sampled and top_p is not None and top_p < 1:
-        warped += 4 * wide + 9  # a full sort: values, int64 ids, sums, the mask
+        if sorted_ids is None:
+            warped += 4 * wide + 9  # a full sort: values, int64 ids, sums, the mask
+        else:  # the logits after the cut; or before their softmax a mask, and the sorted ones in float32 and twice in float64
+            warped += max(wide, 1 + 20 * sorted_ids / target.vocab_size)
     a_slot = num_rows * target.vocab_size
     held, judged = a_slot * num_draft * kept, a_slot * (num_draft + 1) * kept
     drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + warped)

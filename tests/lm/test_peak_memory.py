@@ -5,9 +5,12 @@ from typing import Any
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
+from transformers import Qwen2Config
 
 import sdbench
+from sdbench.engines.native.memory import sorted_ids_of
 from sdbench.lm.memory import ModelShape, peak_bytes
+from sdbench.probs import HEAD
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import tiny
 
@@ -34,18 +37,23 @@ def shape_of(model: Any) -> ModelShape:
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
 @pytest.mark.parametrize(
-    ("temperature", "top_p", "rule"),
+    ("temperature", "top_p", "rule", "scale"),
     [
-        (0, None, Exact()),
-        (0, None, Ensemble(w=0.5)),
-        (1, None, Exact()),
-        (0.7, None, Ensemble(w=0.5)),
-        (1, 0.9, Exact()),
+        (0, None, Exact(), 1),
+        (0, None, Ensemble(w=0.5), 1),
+        (1, None, Exact(), 1),
+        (0.7, None, Ensemble(w=0.5), 1),
+        (1, 0.9, Exact(), 1),
+        (1, 0.95, Exact(), 5),
+        pytest.param(1, 0.95, Ensemble(w=0.5), 5, marks=pytest.mark.slow),
     ],
 )
-def test_the_peak_is_within_15_per_cent(temperature, top_p, rule, dtype):
+def test_the_peak_is_within_15_per_cent(temperature, top_p, rule, scale, dtype):
+    """`scale`, a factor on the logits, decides whether top_p sorts all ids or only the most likely ones."""
     options = {"vocab": VOCAB, "num_key_value_heads": 4, "head_dim": 32}
     target, draft = (tiny("qwen3", seed=seed, layers=2, **options).to(dtype).requires_grad_(False) for seed in (0, 1))
+    for model in (target, draft):
+        model.lm_head.weight.mul_(scale)
     generator = torch.Generator().manual_seed(0)
     prompts = torch.randint(5, VOCAB, (ROWS, PROMPT), generator=generator).tolist()
     warp: dict[str, Any] = {"temperature": temperature, "top_p": top_p}
@@ -60,11 +68,23 @@ def test_the_peak_is_within_15_per_cent(temperature, top_p, rule, dtype):
         num_rows=ROWS,
         length=PROMPT + NEW,
         num_draft=K,
+        sorted_ids=None if scale == 1 else HEAD,
         keeps_logits=temperature == 0 and not isinstance(rule, Exact),
         **warp,
     )
     peak = measured_peak(call)
     assert peak + need.weights == pytest.approx(need.total, rel=0.15)
+
+
+def test_top_p_sorts_the_most_likely_ids_of_models_that_run_eagerly_on_a_cpu():
+    wide, narrow, small = (
+        Qwen2Config(hidden_size=hidden, vocab_size=vocab)
+        for hidden, vocab in ((896, 151_936), (256, 151_936), (896, 2 * HEAD - 1))
+    )
+    assert sorted_ids_of([wide, wide], "cpu", is_packed=False) == HEAD
+    assert sorted_ids_of([narrow, wide], "cpu", is_packed=True) == HEAD, "packed weights are not traced"
+    for configs, device in (([wide], "cuda"), ([wide, narrow], "cpu"), ([small], "cpu")):
+        assert sorted_ids_of(configs, device, is_packed=False) is None
 
 
 def test_the_peak_of_an_8b_and_of_a_70b():

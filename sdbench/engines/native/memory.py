@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdbench.lm.load import WIDTHS
 from sdbench.lm.memory import ModelShape, PeakBytes, peak_bytes
@@ -82,7 +83,19 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
         num_draft=max(run.num_draft),
         temperature=run.temperature,
         top_p=run.top_p,
+        sorted_ids=sorted_ids_of(job.pair_info.configs.values(), metadata.device, is_packed=bool(run.model.packed)),
         keeps_logits="raw" in needs or ("raw_if_greedy" in needs and run.temperature == 0),
         keeps_prompts=True,
         cache_share=cache_share(run.drafters, job.pair_info.configs["target"].get_text_config()),
     )
+
+
+def sorted_ids_of(configs: Iterable[Any], device: str, *, is_packed: bool) -> int | None:
+    """Return how many of the largest logits top_p sorts; None for all: on a GPU, in traced steps, and of few ids."""
+    from sdbench.lm.capture import NARROW
+    from sdbench.probs import HEAD
+
+    texts = [config.get_text_config() for config in configs]
+    is_traced = not is_packed and any(config.hidden_size < NARROW for config in texts)
+    has_few = any(config.vocab_size < 2 * HEAD for config in texts)
+    return None if device != "cpu" or is_traced or has_few else HEAD
