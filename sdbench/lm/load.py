@@ -58,9 +58,8 @@ class Checkpoint:
         return {path.name: _hash(path) for path in self._files()}
 
     def _files(self) -> list[Path]:
-        return (
-            [self.gguf.path] if self.gguf else [path for path in sorted(self.folder.iterdir()) if path.suffix in HASHED]
-        )
+        whole = [] if self.gguf is None else [self.gguf.path]
+        return whole or [path for path in sorted(self.folder.iterdir()) if path.suffix in HASHED]
 
     def is_hashed(self) -> bool:
         """Return whether its identity is known without reading weights: they are the hub's, small, or were hashed before."""
@@ -73,11 +72,8 @@ class Checkpoint:
         announce_hashing(self.id, self._files())
         if self.gguf is not None:
             return self.gguf.identity
-        weights = (
-            f"{name} {value}\n"
-            for name, value in self.hashes().items()
-            if name == "config.json" or not name.endswith((".json", ".jinja"))
-        )
+        hashes, small = self.hashes(), (".json", ".jinja")
+        weights = (f"{name} {hashes[name]}\n" for name in hashes if name == "config.json" or not name.endswith(small))
         return f"sha256:{digest_of(*weights)}"
 
 
