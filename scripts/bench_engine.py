@@ -49,6 +49,10 @@ LIBRARY: Any = transformers  # its annotations of constructors and of .to() do n
 EMBEDDED = Path(__file__).parents[1] / "sdbench" / "embedded"
 WS = [round(0.1 * i, 1) for i in range(1, 11)]
 FEW_WS = [0.2, 0.5, 0.8]
+WAYS: dict[str, dict[str, Any]] = {
+    "": {},
+    ", run eagerly": {"capture": "off"},
+}  # of a call, as it runs by default and eagerly
 PROMPT = 200
 LONG, SHORT = 4000, 500
 WARM_UPS = 2
@@ -179,12 +183,14 @@ class Bench:
         return self.figure(name, ratios, note)
 
 
-def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> Iterator[Figure]:
+def over_bare(
+    bench: Bench, name: str, texts: list[list[int]], *, ways: Sequence[str] = (*WAYS,), **more: Any
+) -> Iterator[Figure]:
     """Return the wall time of a call divided by that of its model forwards, repeated on the same caches with the same masks.
 
-    The bare forwards run eagerly; the call is measured as it runs by default, and eagerly.
+    The bare forwards run eagerly; the call is measured in each of these ways.
     """
-    ratios: dict[str, list[float]] = {"": [], ", run eagerly": []}
+    ratios: dict[str, list[float]] = {way: [] for way in ways}
     count = 0
     for _ in range(3 * bench.warm_ups):
         bench.ours(texts, [0.5], **more)
@@ -199,10 +205,7 @@ def over_bare(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> I
                     call()
             return len(calls)
 
-        wholes = {
-            "": bench.seconds(lambda: bench.ours(texts, [0.5], **more))[1],
-            ", run eagerly": bench.seconds(lambda: bench.ours(texts, [0.5], capture="off", **more))[1],
-        }
+        wholes = {way: bench.seconds(partial(bench.ours, texts, [0.5], **WAYS[way], **more))[1] for way in ways}
         count, bare_s = bench.seconds(replay)
         for way, whole_s in wholes.items():
             ratios[way].append(whole_s / bare_s)

@@ -1,17 +1,19 @@
 """results/real/speed.md: the engine's speed with a real pair, against transformers' generate and against its own model forwards.
 
-    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,context,packed] [dtype=bfloat16]
-                                 [threads=1] [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
+    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,recorded,context,packed]
+                                 [dtype=bfloat16] [threads=1] [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
 
 TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another; part
-`context` compares pieces of 4,000 tokens with pieces of 500, and `packed` packed weights (model.packed=true) with weights as they
-are. What is compared takes turns in one process, on a machine where nothing else runs; a figure is the median of ratios with
+`recorded` compares steps that are traced (as those of narrow models are) with steps that run eagerly (as those of models of this
+size do), `context` pieces of 4,000 tokens with pieces of 500, and `packed` packed weights (model.packed=true) with weights as
+they are. What is compared takes turns in one process, on a machine where nothing else runs; a figure is the median of ratios with
 their smallest and largest, after one warm-up. `out` gets speed.csv and speed.md; figures of other parts that are there stay.
 """
 
 import sys
 from collections.abc import Iterator
 from dataclasses import asdict
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -31,7 +33,7 @@ from sdbench.verify import Exact
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 DEFAULTS = {
-    "parts": "generate,forwards,context,packed",
+    "parts": "generate,forwards,recorded,context,packed",
     "dtype": "bfloat16",
     "threads": "1",
     "repeats": "3",
@@ -58,12 +60,25 @@ def over_generate(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def over_forwards(bench: Bench) -> Iterator[Figure]:
-    """Yield the time of a call divided by that of its bare model forwards."""
+def settings(bench: Bench) -> Iterator[tuple[str, list[list[int]], dict[str, Any]]]:
+    """Yield name, texts and options of calls without measures: one text and 32, at T = 0 and 1."""
     single, texts = bench.prompts(1, PROMPT), bench.prompts(32, PROMPT // 2)
     for name, more in {", T = 0": GREEDY, ", T = 1": {}}.items():
-        yield from over_bare(bench, f"batch 1, no measures{name}", single, **ALONE, **more)
-        yield from over_bare(bench, f"batch 32, no measures{name}", texts, measure=False, **more)
+        yield f"batch 1, no measures{name}", single, {**ALONE, **more}
+        yield f"batch 32, no measures{name}", texts, {"measure": False, **more}
+
+
+def over_forwards(bench: Bench) -> Iterator[Figure]:
+    """Yield the time of a call, which runs eagerly at this size, divided by that of its bare model forwards."""
+    for name, texts, more in settings(bench):
+        yield from over_bare(bench, name, texts, ways=[""], **more)
+
+
+def recorded_over_eager(bench: Bench) -> Iterator[Figure]:
+    """Yield tokens per second with traced steps divided by those without. The warm-up traces the steps."""
+    for name, texts, more in settings(bench):
+        recorded, eager = (partial(bench.ours, texts, [0.5], mode, **more) for mode in ("trace", "off"))
+        yield bench.rival(f"{name}: tokens/s with recorded steps over those without", recorded, eager)
 
 
 def costs(engine: Engine, texts: list[list[int]], num_draft: int, new: int) -> tuple[float, float]:
@@ -152,6 +167,7 @@ def main(words: list[str]) -> int:
     measured = {
         "generate": over_generate(bench),
         "forwards": over_forwards(bench),
+        "recorded": recorded_over_eager(bench),
         "context": long_over_short(bench, context),
         "packed": packed_over_plain(bench),
     }

@@ -26,13 +26,21 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
     words = [*PAIR, f"data={data}", "dtype=float32", "repeats=1", "sweep=2", "new=6", "context=700", f"out={tmp_path}"]
     assert real_speed.main([*words, "parts=generate,forwards"]) == 0
     before = pd.read_csv(tmp_path / "speed.csv")
-    assert len(before) == 9
+    assert len(before) == 5
     assert real_speed.main([*words, "parts=context"]) == 0
     figures = pd.read_csv(tmp_path / "speed.csv")
-    assert len(figures) == 11
+    assert len(figures) == 7
     assert real_speed.main([*words, "parts=packed"]) == 0
-    assert len(pd.read_csv(tmp_path / "speed.csv")) == 17
-    pd.testing.assert_frame_equal(figures[:9], before)
+    assert len(pd.read_csv(tmp_path / "speed.csv")) == 13
+    pd.testing.assert_frame_equal(figures[:5], before)
+    assert real_speed.main([*words, "parts=recorded"]) == 0
+    recorded = pd.read_csv(tmp_path / "speed.csv")[13:]
+    assert list(recorded["name"]) == [
+        f"batch {rows}, no measures, T = {temperature}: tokens/s with recorded steps over those without"
+        for temperature in (0, 1)
+        for rows in (1, 32)
+    ]
+    assert (recorded["median"] > 0).all()
     for word, sentence in (
         ("new=7", "has figures of another pair, dtype or new=: give another out="),
         ("context=900000", "context must be above 500 and at most 1018,"),
@@ -52,7 +60,7 @@ def test_an_unknown_part_is_refused_before_anything_is_loaded(capsys):
     with pytest.raises(SystemExit) as caught:
         real_speed.main([*PAIR, "data=x.jsonl", "parts=contexts"])
     assert caught.value.code == 2
-    assert "parts must be among generate, forwards, context, packed, got contexts" in capsys.readouterr().err
+    assert "parts must be among generate, forwards, recorded, context, packed, got contexts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [PAIR, [PAIR[0], "data=x.jsonl"]])
@@ -76,6 +84,16 @@ def test_a_long_context_costs_a_real_pair_at_most_half_as_much_again():
     )
     expected = [1.08, 1.07, 1.31, 1.06, 0.98, 1.14]
     assert rows[["median", "low", "high"]].to_numpy().flatten() == pytest.approx(expected, abs=0.00501)
+
+
+@pytest.mark.results
+@pytest.mark.parametrize("temperature", [0, 1])
+@pytest.mark.parametrize("rows", [1, 32])
+def test_a_call_of_a_real_pair_takes_at_most_1_10_of_its_bare_forwards(rows, temperature):
+    figures = pd.read_csv(COMMITTED / "speed.csv").set_index("name")
+    row = figures.loc[f"batch {rows}, no measures, T = {temperature}: over bare forwards"]
+    assert row["n"] >= 3
+    assert row["median"] <= 1.10
 
 
 @pytest.mark.results
