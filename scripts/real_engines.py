@@ -160,7 +160,7 @@ def weights_of(engine: str, cell: Mapping[str, Any]) -> str | None:
     return f"{settings['dtype']} (dequantised)" if settings["weights"] else settings["dtype"]
 
 
-def rows_of(engine: str, results: Results, verdicts: Mapping[str, str]) -> list[dict[str, Any]]:
+def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
     """A row for each cell of an engine's records; null where the engine does not report it, or it was not measured."""
     cells = {cell["cell"]: cell for cell in results.cells.to_dict("records")}
     followed = against_greedy(results).groupby("cell")["is_same"].agg(["sum", "size"])
@@ -186,8 +186,7 @@ def rows_of(engine: str, results: Results, verdicts: Mapping[str, str]) -> list[
         row |= spread("acceptance", estimate_of(cell, "acceptance"))
         row |= {"tokens_per_round": cell["tokens_per_round"], "tokens_per_s_1": cell["tokens_per_s"]}
         row |= {f"tokens_per_s_{level}": loads.get((key, level)) for level in LEVELS[1:]}
-        audited = not is_pair or (str(cell["num_draft"]) == AUDIT_LENGTH and not p_min)
-        rows.append({**row, "audit": verdicts.get(name) if audited else None})
+        rows.append({**row, "audit": None})
     return sorted(
         rows,
         key=lambda row: (
@@ -217,14 +216,21 @@ def write(options: Mapping[str, str]) -> None:
         raise ValueError(f"there are no records below {runs}: give target=, draft= and data= to make some")
     tables = []
     for engine in ENGINES:
-        file = runs / f"{folder_name(engine, options)}-audit" / "audit.json"
-        verdicts = json.loads(file.read_text()) if file.exists() else {}
         is_new = engine in folders
         tables.append(kept[(kept["engine"] == engine) & ((kept["threads"] != threads) | (not is_new))])
         if is_new:
-            rows = rows_of(engine, read(folders[engine]), verdicts)
-            tables.append(pd.DataFrame(rows).assign(threads=threads))
-    table = pd.concat([rows.astype(object) for rows in tables if len(rows)]).infer_objects()
+            tables.append(pd.DataFrame(rows_of(engine, read(folders[engine]))).assign(threads=threads))
+    table = pd.concat([rows.astype(object) for rows in tables if len(rows)], ignore_index=True).infer_objects()
+    table["audit"] = table["audit"].astype(object)
+    for engine in ENGINES:  # an audit has records of its own: it is shown with rows that were measured elsewhere, too
+        file = runs / f"{folder_name(engine, options)}-audit" / "audit.json"
+        verdicts = json.loads(file.read_text()) if file.exists() else {}
+        is_plain = (table["verifier"] == "target") | (
+            (table["num_draft"].astype(int) == int(AUDIT_LENGTH)) & table["p_min"].isna()
+        )
+        audited = table[is_plain & (table["engine"] == engine) & (table["threads"] == threads)]
+        for index, name in audited["verifier"].items():
+            table.loc[index, "audit"] = verdicts.get(name, table.loc[index, "audit"])
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(out / "engines.csv", index=False, float_format="%.6g")
     write_whole(out / "engines.md", page(table, options))

@@ -130,6 +130,33 @@ def test_what_is_missing_is_named_setting_by_setting():
     assert engines_page.missing_text(pd.DataFrame(rows[5:8]), options | {"n": "0"}).count("| native |") == 1
 
 
+def test_an_audit_is_shown_with_rows_whose_records_are_elsewhere(tmp_path):
+    rows = [
+        ("llamacpp", "target", 0),
+        ("llamacpp", "draft", 0),
+        ("llamacpp", "lossless", 2),
+        ("llamacpp", "lossless", 4),
+    ]
+    ends = [f"{name}{end}" for name in ("quality", "acceptance") for end in ("", "_low", "_high")]
+    more = {"n": 40, "weights": "Q4_K_M", **dict.fromkeys(ends, 0.5)}
+    table = [
+        engine_row(*row, threads=threads, **more) for threads in (1, 2) for row in [*rows, ("native", "lossless", 4)]
+    ]
+    table.append(engine_row("llamacpp", "lossless", 4, **more | {"p_min": 0.5}))
+    pd.DataFrame(table).to_csv(tmp_path / "engines.csv", index=False)
+    (tmp_path / "runs" / "llamacpp-audit").mkdir(parents=True)
+    (tmp_path / "runs" / "llamacpp-audit" / "audit.json").write_text('{"target": "sound", "lossless": "violated"}')
+    assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}"]) == 0
+    written = pd.read_csv(tmp_path / "engines.csv").dropna(subset="audit")
+    assert set(zip(written["verifier"], written["num_draft"], written["audit"], strict=True)) == {
+        ("target", 0, "sound"),
+        ("lossless", 4, "violated"),
+    }
+    assert (written["engine"] == "llamacpp").all()
+    assert (written["threads"] == 1).all()
+    assert written["p_min"].isna().all()
+
+
 @pytest.mark.results
 def test_the_committed_page_is_that_of_its_table_and_each_row_says_what_was_compared(tmp_path):
     shutil.copy(COMMITTED / "engines.csv", tmp_path)
