@@ -113,3 +113,21 @@ def test_titles_and_files_name_the_lengths(one_folder):
     named = sweeps(one_folder)
     assert [sweep.title for sweep in named] == [f"a on gsm8k-tiny, padded to {length}" for length in LENGTHS]
     assert [sweep.suffix for sweep in named] == [f"a-gsm8k-tiny-{length}" for length in LENGTHS]
+
+
+@pytest.mark.results
+def test_the_committed_lengths_say_what_the_results_page_says():
+    folder = Path(__file__).parents[2] / "results/inputs"
+    table = pd.read_csv(folder / "inputs.csv").query("verifier in ['target', 'lossless', 'ensemble']")
+    table = table.merge(pd.read_csv(folder / "summary.csv")[["cell", "difference"]], on="cell", validate="1:1")
+    table["setting"] = table["w"].map("w={}".format).where(table["w"].notna(), table["verifier"])
+    by = {name: rows.sort_values("padded_to") for name, rows in table.groupby("setting")}
+    assert all((rows["n"] == 200).all() for rows in by.values())
+    assert by["target"]["input_tokens"].round().tolist() == [114, 193, 293, 392]
+    ends = {name: rows["acceptance"].iloc[[0, -1]].round(2).tolist() for name, rows in by.items() if name != "target"}
+    assert ends == {"lossless": [0.49, 0.29], "w=0.7": [0.58, 0.42], "w=0.5": [0.78, 0.73]}
+    losses = {name: (-100 * by[name]["difference"]).round(1) for name in ("w=0.5", "w=0.7")}
+    assert [losses["w=0.5"].min(), losses["w=0.5"].max(), losses["w=0.7"].max()] == [9.3, 13.5, 0.9]
+    assert by["lossless"]["speedup"].round(2).iloc[[0, -1]].tolist() == [0.98, 0.77]
+    assert [round(by["w=0.5"]["speedup"].agg(end), 2) for end in ("min", "max")] == [1.49, 1.6]
+    assert by["target"]["quality"].round().iloc[[0, -1]].tolist() == [86, 45]
