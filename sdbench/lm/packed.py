@@ -99,9 +99,16 @@ def _product(linear: nn.Linear, copy: PackedWeight, x: Tensor) -> Tensor:
     return y
 
 
+def has_instructions(dtype: torch.dtype) -> bool:
+    """Return whether oneDNN has products in this dtype for this CPU."""
+    ops: Any = torch.ops.mkldnn
+    supported = {torch.bfloat16: ops._is_mkldnn_bf16_supported, torch.float16: ops._is_mkldnn_fp16_supported}
+    return bool(supported.get(dtype, lambda: True)())
+
+
 def refuse_unpackable(model: Any) -> None:
     """Raise ValueError for a model on a GPU, a dtype without such a layout, or a build of PyTorch without oneDNN."""
-    ops, dtype = torch.ops.mkldnn, model.dtype
+    dtype = model.dtype
     why = None
     if model.device.type != "cpu":
         why = f"are for models on a CPU, and this one is on {model.device.type}"
@@ -109,9 +116,7 @@ def refuse_unpackable(model: Any) -> None:
         why = "need oneDNN, which this build of PyTorch does not have"
     elif dtype not in DTYPES:
         why = f"must be {NAMES}, got {str(dtype).removeprefix('torch.')}"
-    elif (dtype is torch.bfloat16 and not ops._is_mkldnn_bf16_supported()) or (
-        dtype is torch.float16 and not ops._is_mkldnn_fp16_supported()
-    ):
+    elif not has_instructions(dtype):
         why = f"in {str(dtype).removeprefix('torch.')} need instructions that this CPU does not have"
     if why is not None:
         raise ValueError(f"packed weights {why}")

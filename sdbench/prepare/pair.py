@@ -152,12 +152,12 @@ def warn_of_emulation(dtype: str | None) -> None:
     """Warn of a dtype of two bytes on a processor that computes in four bytes, where products of many rows take longer in it."""
     import torch
 
-    from sdbench.lm.load import WIDTHS
+    from sdbench.lm.packed import has_instructions
     from sdbench.prepare.progress import warn
 
-    if torch.backends.cpu.get_cpu_capability() == "AVX2" and WIDTHS.get(dtype or "") == 2:
+    if torch.backends.mkldnn.is_available() and dtype is not None and not has_instructions(getattr(torch, dtype)):
         warn(
-            f"this processor has no instructions for {dtype} (AVX2): reading prompts takes several times as long as with "
+            f"this processor has no instructions for {dtype}: reading prompts takes several times as long as with "
             "dtype=float32, which needs twice the memory"
         )
 
