@@ -75,6 +75,7 @@ def test_an_experiment_makes_what_its_table_asks_for(composer, asked):
 TWIN = ("-m", "experiment=diversed-tiny", "temperature=1.0,0.1,0.0")
 
 
+@pytest.mark.slow
 def test_the_tiny_twin_makes_all_of_it_but_heads_of_another_task(composer):
     assert {run.temperature for run in runs_of(composer, "experiment=diversed-tiny")} == {1.0}
     runs = [composer.run(job) for job in composer.jobs(parse(TWIN))]

@@ -72,6 +72,7 @@ def test_an_unknown_group_is_one_sentence(capsys):
     assert "did you mean model?" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_the_page_is_drawn_where_records_have_changed_and_left_out_where_asked(words, tmp_path, monkeypatch, capsys):
     drawn = []
 

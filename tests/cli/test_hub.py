@@ -254,6 +254,7 @@ def test_a_filled_cache_serves_without_a_network_and_says_which_commit(hub, tmp_
             assert f"{where}: openai/gsm8k is taken from the cache, commit {data}" in message
 
 
+@pytest.mark.slow
 def test_a_commit_that_the_cache_holds_is_used_without_a_request(hub, tmp_path):
     env = hub.env(tmp_path)
     model, data, *_ = loaded(env)

@@ -20,6 +20,7 @@ def configs(micro_pair, tmp_path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_job_that_cannot_run_takes_no_other_with_it(configs, tmp_path, nursery):
     """In a process of its own, as Hydra sets up logging anew, which closes what the tests' own output goes to."""
     words = [

@@ -84,6 +84,7 @@ def test_an_attention_that_is_not_installed_is_one_sentence(words, tmp_path, cap
     assert "model.attention=flash_attention_2 is not available for" in message
 
 
+@pytest.mark.slow
 def test_dtypes_are_cells_of_their_own_and_plain_attention_is_not(words, tmp_path):
     for dtype in ("float32", "bfloat16", "float16"):
         assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=8, dtype=dtype)) == 0

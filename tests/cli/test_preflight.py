@@ -92,6 +92,7 @@ def test_a_template_that_refuses_the_prompts_and_options_that_it_does_not_read(r
     assert "strict" in message
 
 
+@pytest.mark.slow
 def test_shots_lengths_and_the_attention_of_plain_generate(refused, tmp_path):
     assert "shots must be at most" in refused("task.shots=100000")
     assert "leaves no room for a prompt" in refused(max_new_tokens=4096)

@@ -141,6 +141,7 @@ def test_the_audit(head, rules, sampling, threshold, verdict):
     assert audit(subject, AuditOptions(tv=0.3)).verdict == verdict
 
 
+@pytest.mark.slow
 def test_the_audit_of_what_is_sure_tests_all_but_the_law_that_it_cannot_know(head):
     settings = [AuditedRule("exact", Exact()), AuditedRule("sure", Sure(Exact()))]
     options: dict[str, Any] = {"length": "gate", "length_head": head}
@@ -152,6 +153,7 @@ def test_the_audit_of_what_is_sure_tests_all_but_the_law_that_it_cannot_know(hea
     assert audit(subject, AuditOptions(tv=0.3, claims=claims)).verdict == "sound"
 
 
+@pytest.mark.slow
 def test_what_is_emitted_is_q_where_the_gate_is_sure_and_the_rule_elsewhere(head):
     """The first of two slots, V = 4: frequencies and the measured bias, against the law worked out from p, q and the gate."""
     target, draft = random_pair()

@@ -188,6 +188,7 @@ for name in ("org/tiny-gguf:tiny.gguf", "org/tiny-gguf:none.gguf"):
 """
 
 
+@pytest.mark.slow
 def test_a_file_of_the_hub_is_downloaded_once(hub, whole_file, tmp_path):
     folder = hub.root / "models/org/tiny-gguf"
     folder.mkdir(parents=True, exist_ok=True)

@@ -45,6 +45,7 @@ def pair(tmp_path_factory) -> list[str]:
     return [f"model.{role}={folder}/{role}.gguf" for role in ("target", "draft")] + ["model.name=files"]
 
 
+@pytest.mark.slow
 def test_prefetch_makes_the_copy_that_a_run_reads(pair, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(room, "CACHE", tmp_path / "cache")
     monkeypatch.setattr("sdbench.lm.digests.CACHE", tmp_path / "hashes")

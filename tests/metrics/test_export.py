@@ -37,6 +37,7 @@ def test_csv_and_parquet_hold_the_same_rows(folder, summary):
 
 
 @pytest.mark.parametrize("kind", ["results", "translations"])
+@pytest.mark.slow
 def test_every_interval_can_be_worked_out_again_from_the_scores(kind, request, tmp_path):
     results = request.getfixturevalue(kind)
     cells, frame = table_of(results.cells), pd.read_parquet(export.write_scores(tmp_path / "scores.parquet", results))

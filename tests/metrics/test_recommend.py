@@ -75,6 +75,7 @@ def share(runs, *args, **options):
 
 
 @pytest.mark.parametrize("metric", [ROUGE, STRICT])
+@pytest.mark.slow
 def test_settings_at_the_margin_are_rarely_recommended_in_a_short_simulation(metric):
     runs = 300
     assert share(runs, 150, metric, 5.0, 5.0) <= ALPHA + 3 * math.sqrt(ALPHA / runs)

@@ -83,6 +83,7 @@ def test_the_same_records_give_the_same_bytes(folder, tmp_path):
         assert path.read_bytes() == data, path.name
 
 
+@pytest.mark.slow
 def test_what_an_earlier_report_left_is_removed_and_nothing_else(folder, tmp_path):
     again = shutil.copytree(folder, tmp_path / folder.name)
     old = [again / "figures" / "pareto-gone.svg", again / "figures" / "grid.pdf", again / "tables" / "areas.csv"]
@@ -208,6 +209,7 @@ def test_an_odd_folder_has_the_figures_it_can_fill(odd, missing, tmp_path):
     assert bool(results["results"]) == bool(odd["n"])
 
 
+@pytest.mark.slow
 def test_greedy_texts_are_compared_across_folders(tmp_path):
     """A sampled folder beside a greedy one of the same pair and task: both follow the greedy target's own text."""
     sampled = write_synthetic(tmp_path / "sampled", n=5, ws=(0.5, 1.0), timing_examples=0)
@@ -251,6 +253,7 @@ def test_prefixes_end_at_the_first_difference():
     assert divergence.common_prefix(a[:0], b) == 0
 
 
+@pytest.mark.slow
 def test_the_program_says_what_it_wrote(tmp_path):
     home = write_synthetic(tmp_path / "quiet", n=3, ws=(0.5,), timing_examples=0)
     options = ["margin={gsm8k: 2, cnndm: 0.5}", f"out={tmp_path}/another place"]

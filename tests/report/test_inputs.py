@@ -74,6 +74,7 @@ def test_several_folders_make_the_same_curves_as_one(one_folder, tmp_path):
     assert one.table[["cell", *RATES]].equals(several.table[["cell", *RATES]])
 
 
+@pytest.mark.slow
 def test_other_differences_than_length_are_other_curves(tmp_path):
     homes = [write(tmp_path / entropy, LENGTHS[:2], is_timed=False, entropy=entropy) for entropy in ("low", "high")]
     groups = input_lengths(sweeps(*homes))

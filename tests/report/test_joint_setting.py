@@ -154,6 +154,7 @@ def test_the_terminal_and_the_page_tell_folders_apart(tmp_path, capsys):
     assert "joint=true" in page
 
 
+@pytest.mark.slow
 def test_seeds_of_one_setting_are_pooled_to_one_verdict_by_example(tmp_path):
     """Three seeds are three texts of each of 60 examples, not 180 examples."""
     homes = [

@@ -24,6 +24,7 @@ def work(tmp_path_factory):
     return worked_out([write_synthetic(home, n=6, ws=(0.3, 0.7), num_drafts=(3, 5), timing_examples=3)])
 
 
+@pytest.mark.slow
 def test_the_json_s_names_are_those_of_the_page(work, tmp_path):
     report = write(work, tmp_path)
     tree = lxml.html.document_fromstring(report.page.read_text(encoding="utf-8"))

@@ -103,6 +103,7 @@ def test_the_three_methods_are_rows_of_one_pair(home, cells, tmp_path):
     assert all(path.stat().st_size for path in written)
 
 
+@pytest.mark.slow
 def test_a_distilled_draft_is_never_taken_for_the_pair_s_own(home, cells):
     lossless, finetuned = row(cells, "lossless"), row(cells, paper_cells.FINETUNED)
     stored = {folder.name: read(folder).cells.set_index("cell") for folder in paper.folders_of([home / "results"])}

@@ -84,6 +84,7 @@ def test_drafters_are_compared_on_the_examples_that_all_have(tmp_path):
     assert {"model", "lookup"} == set(order.split("|")[2].strip().split(" > "))
 
 
+@pytest.mark.slow
 def test_drafters_of_another_run_join_a_part_with_add_and_replace_it_without(tmp_path):
     options = {"ws": (0.7,), "temperature": 0.0, "n": 30}
     first = run_of(tmp_path / "first", drafters=("model", "lookup"), **options)

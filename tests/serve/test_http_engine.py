@@ -265,6 +265,7 @@ def test_a_page_is_made_of_records_with_nulls(served_words, standin, tmp_path, m
     assert "NaN" not in page.partition("<script")[0]
 
 
+@pytest.mark.slow
 def test_the_native_engine_imports_nothing_of_servers(tmp_path):
     code = (
         "import sys\nfrom sdbench.cli import main\n"

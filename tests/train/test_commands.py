@@ -90,6 +90,7 @@ def test_an_unknown_training_is_one_sentence(words, capsys):
 @pytest.mark.parametrize(
     "kind", ["draft", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("ensemble", "medusa"))]
 )
+@pytest.mark.slow
 def test_a_checkpoint_of_another_training_is_refused(kind, tmp_path, capsys):
     short = [
         *PAIR,
