@@ -22,6 +22,7 @@ def test_a_bad_option_is_one_sentence(word, reason, capsys):
 
 
 @pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1200)
 def test_a_killed_run_of_a_toy_pair_has_the_records_of_an_undisturbed_one(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")

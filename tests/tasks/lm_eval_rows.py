@@ -18,6 +18,11 @@ OWN = {
     "longbench_qasper": None,
     "minerva_math_algebra": None,
 }
+IMPORTED = {  # by modules of these tasks, beyond what lm_eval itself needs
+    "ifeval": ("langdetect", "immutabledict", "nltk"),
+    "longbench_qasper": ("jieba", "fuzzywuzzy", "rouge"),
+    "minerva_math_algebra": ("math_verify", "sympy"),
+}
 NUM_ROWS = 20
 
 
