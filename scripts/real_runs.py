@@ -116,7 +116,7 @@ def memory(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
 
 def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
     """Yield how a killed run's records compare with an undisturbed one's, in one dtype and then in another in the same folder."""
-    from tests.records.equality import ROUNDING, assert_same_records
+    from tests.records.equality import assert_same_records
 
     num, killed, undisturbed = int(options["n"]), folder / "killed", folder / "undisturbed"
     for count, dtype in enumerate(DTYPES, 1):
@@ -131,7 +131,7 @@ def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
             run(command)
         whole, num_cells = num_texts(killed), len(read(undisturbed / "pair-humaneval").cells)
         try:
-            assert_same_records(killed / "pair-humaneval", undisturbed / "pair-humaneval", tolerance=ROUNDING)
+            assert_same_records(killed / "pair-humaneval", undisturbed / "pair-humaneval")
             compared = "equal to"
         except AssertionError as error:
             compared = f"other than ({error})"
