@@ -187,7 +187,7 @@ def test_the_family_wise_error_by_simulation(tmp_path: Path):
     assert all(one["caught"] == one["runs"] for one in tree["power"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_trained_pair_is_sound(tmp_path: Path, capsys):
     argv = ["verifier=typical", "model=llama-tiny", "temperature=0.7", "top_p=0.9", "tv=0.1", f"out={tmp_path}"]
     assert main(argv) == 0

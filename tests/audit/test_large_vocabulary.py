@@ -30,7 +30,7 @@ print(int(peak_memory()))
 """
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_audit_of_128_256_ids_takes_less_than_1_5_gib():
     done = subprocess.run([sys.executable, "-c", WHOLE], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-1000:]

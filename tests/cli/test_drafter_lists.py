@@ -40,7 +40,7 @@ def num_decoded(folder: Path) -> Counter[str]:
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("names", "kills", "n"),
-    [pytest.param(SOME, 3, 24, marks=pytest.mark.slow), pytest.param(ALL, 6, 24, marks=pytest.mark.slow)],
+    [pytest.param(SOME, 3, 24, marks=pytest.mark.slow), pytest.param(ALL, 6, 24, marks=pytest.mark.long)],
     ids=["three drafters", "all drafters"],
 )
 def test_a_killed_list_of_drafters_ends_as_an_undisturbed_one(words, nursery, tmp_path, corpus, names, kills, n):

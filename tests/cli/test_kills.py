@@ -52,7 +52,7 @@ def kill_and_resume(nursery: Nursery, given: list[str], folder: Path, *, kills: 
     ("kills", "n"),
     [
         pytest.param(4, 80, marks=pytest.mark.slow),
-        pytest.param(15, 400, marks=pytest.mark.slow),
+        pytest.param(15, 400, marks=pytest.mark.long),
         pytest.param(50, 480, marks=pytest.mark.long),  # 50 commands of two seconds, and 3,000 texts twice
     ],
     ids=["4 kills", "15 kills", "50 kills"],

@@ -33,7 +33,7 @@ def visits_of(folder: Path) -> set[tuple]:
 
 @pytest.mark.parametrize(
     ("kills", "interrupts", "repeats"),
-    [pytest.param(1, 2, 4, marks=pytest.mark.slow), pytest.param(20, 10, 30, marks=pytest.mark.slow)],
+    [pytest.param(1, 2, 4, marks=pytest.mark.slow), pytest.param(20, 10, 30, marks=pytest.mark.long)],
     ids=["a few", "many"],
 )
 def test_whatever_ends_a_pass_the_same_command_goes_on_with_it(words, nursery, tmp_path, kills, interrupts, repeats):

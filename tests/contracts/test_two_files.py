@@ -76,7 +76,7 @@ def test_contracts_configuration_and_architecture_hold(tree):
         "-p",
         "no:cacheprovider",
         "-k",
-        "added or test_config or test_architecture",
+        "added or test_architecture",
         *SUITES,
         "--ignore=tests/contracts/test_two_files.py",
         timeout=1100,

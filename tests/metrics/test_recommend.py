@@ -81,7 +81,7 @@ def test_settings_at_the_margin_are_rarely_recommended_in_a_short_simulation(met
     assert share(runs, 150, metric, 5.0, 5.0) <= ALPHA + 3 * math.sqrt(ALPHA / runs)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("metric", [ROUGE, STRICT])
 def test_with_every_setting_at_the_margin_false_recommendations_stay_below_alpha(metric):
     """The whole path, three rules; 1,000 runs see an error of twice alpha. The limits themselves are simulated below."""

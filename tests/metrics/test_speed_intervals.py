@@ -37,7 +37,7 @@ def test_a_speed_up_of_a_few_examples_covers_in_a_short_simulation(n, repeats):
     assert coverage(n, repeats, 400) >= 0.93
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize(("n", "repeats"), [(8, 1), (8, 3), (12, 2), (30, 2)])
 def test_a_speed_up_of_a_few_examples_covers_93_percent(n, repeats):
     covered = coverage(n, repeats, 3000)

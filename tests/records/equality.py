@@ -10,9 +10,11 @@ import pandas as pd
 import sdbench
 
 TOLERANCE = 1e-9
-# For an interrupted run on a CPU without AVX-512, where sums of TV of 8 and 16 differed from those of an undisturbed run by .003
-# in bfloat16 and 2e-7 in float32. In float32 traced steps, and a run that begins at a later prompt, move such sums by 2e-6 and
-# 2e-7 there; in bfloat16 neither did in a trial, and what does is not known.
+# For an interrupted run on a CPU without instructions for bfloat16. A run that goes on reads prompts in another order, and the
+# draft's prompt is a token shorter than the target's, so the same beginning is computed as 39 rows or as 40. There PyTorch's
+# products of so many rows end in other digits: the keys of two prompts of eight differed at one or two of their last positions,
+# and sums of TV of 8 and 16 by .003 in bfloat16 and 2e-7 in float32. Traced steps move them by 2e-6 in float32, and not at all
+# in bfloat16.
 ROUNDING = 0.03
 MEASURES = ("tv_sum", "expected_sum", "bias_sum", "p", "q", "tv", "expected", "bias")  # the other floats
 FRAMES = {

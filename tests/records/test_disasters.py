@@ -71,7 +71,7 @@ def kill_and_resume(folder: Path, *, kills: int, examples: int, seed: int) -> in
 @pytest.mark.timeout(3000)
 @pytest.mark.parametrize(
     ("kills", "examples"),
-    [pytest.param(4, 12, marks=pytest.mark.slow), pytest.param(50, 80, marks=pytest.mark.slow)],
+    [pytest.param(4, 12, marks=pytest.mark.slow), pytest.param(50, 80, marks=pytest.mark.long)],
     ids=["4 kills", "50 kills"],
 )
 def test_kills_at_random_instants_lose_nothing_and_double_nothing(tmp_path: Path, kills: int, examples: int):

@@ -22,24 +22,6 @@ from sdbench.types import Example, Prompt
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
-ROOT = HERE.parents[1]
-
-
-def test_lm_evals_own_tasks_run_here(python):
-    """The tests of `task=lm-eval:NAME` and of `python -m sdbench.lm_eval`, in an environment that has lm-eval."""
-    here = [
-        str(HERE / "test_lm_eval.py"),
-        str(ROOT / "tests" / "lm_eval_side"),
-        "-m",
-        "",
-        "-n",
-        "0",
-        "-p",
-        "no:cacheprovider",
-    ]
-    done = subprocess.run([python, "-m", "pytest", *here], capture_output=True, text=True, check=False, cwd=ROOT)
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
-    assert " passed" in done.stdout
 
 
 def harness(python, asked):
