@@ -29,7 +29,7 @@ Options of the audit; it also takes those of python -m sdbench --help
   tv=X            the total variation to be detected with probability .95                                       (0.05)
   samples=N       the most texts of a prompt and setting (default: as many as tv needs)
   claims=[A,B]    of law, losslessness, q, acceptance, prefixes, pit, knob, invariance, greedy, counters         (all)
-  out=DIR         where audit.json and replay files are written                            (results/audit-runs/NAME)
+  out=DIR         where audit.json and replay files are written                     (results/audit-runs/NAME-DIGEST)
   replay=FILE     repeat the test of a violated claim and show the cell that deviates most
 
 Unless its knobs are given, a rule is audited at its lossless end and at the middle of its sweep. The default temperature is 1.

@@ -32,6 +32,13 @@ def backend_of(given: AuditCommand) -> Callable[[AuditCommand], AuditReport]:
     return run
 
 
+def digest_of_command(given: AuditCommand) -> str:
+    """Return what tells the folder of this command from those of others of the same name: the order of words does not count."""
+    from sdbench.files import digest_of
+
+    return digest_of("\n".join(sorted(given.argv)), digits=6)
+
+
 def run_audit(given: AuditCommand) -> int:
     from sdbench.audit.report import EXIT_CODES, line_of, print_table, write_json
     from sdbench.prepare.provenance import environment
@@ -39,7 +46,7 @@ def run_audit(given: AuditCommand) -> int:
     begun = time.perf_counter()
     report = backend_of(given)(given)
     report.seconds["whole"] = round(time.perf_counter() - begun, 3)
-    folder = Path(given.values.get("out") or Path("results") / "audit-runs" / report.name)
+    folder = Path(given.values.get("out") or Path("results") / "audit-runs" / f"{report.name}-{digest_of_command(given)}")
     provenance = {
         "command": shlex.join(["python", "-m", "sdbench.audit", *given.argv]),
         "environment": environment(report.device),

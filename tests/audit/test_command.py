@@ -154,6 +154,13 @@ def test_too_few_samples_is_a_verdict_of_its_own(tmp_path, capsys):
     assert tree["provenance"]["environment"]["versions"]["torch"]
 
 
+def test_another_temperature_is_another_folder(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    for words in (["temperature=0.7", "w=0.5"], ["w=0.5", "temperature=0.7"], ["temperature=0.8", "w=0.5"]):
+        assert run_main(capsys, *words, "samples=20", "claims=[law]")[0] == 3
+    assert len(list(tmp_path.glob("results/audit-runs/*/audit.json"))) == 2
+
+
 def test_a_replay_shows_the_cell(strangers, capsys):
     (strangers / "audit_wrong.py").write_text(
         "from sdbench.verify import Exact\n\n\nclass Wrong(Exact):\n    def replace(self, p, q):\n        return p\n"
