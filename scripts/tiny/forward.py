@@ -14,10 +14,16 @@ from torch import Tensor
 from torch.nn import functional as F  # its usual name
 
 from scripts.tiny.pairs import GEMMA_POST_GAIN, Family, Shape
+from sdbench.lm.packed import has_instructions
 
 EPS = 1e-5
 THETA = 10_000.0
 Weights = dict[str, Tensor]  # kind -> [layers, out, in], and embed, head [V, width]
+
+
+def working_dtype(device: torch.device) -> torch.dtype:
+    """Return the dtype of products: bfloat16, but float32 on a CPU without instructions for it, where that is faster."""
+    return torch.bfloat16 if device.type != "cpu" or has_instructions(torch.bfloat16) else torch.float32
 
 
 class Rms(torch.autograd.Function):

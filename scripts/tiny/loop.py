@@ -1,4 +1,4 @@
-"""The training loop: bf16 working copies of fp32 weights, a gradient summed over ranks, exact resumption."""
+"""The training loop: working copies of fp32 weights in bf16 where that is fast, a gradient summed over ranks, exact resumption."""
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -9,7 +9,7 @@ from torch.nn import functional as F  # its usual name
 from transformers import PreTrainedTokenizerFast
 
 from scripts.tiny.data import Micro, Stream
-from scripts.tiny.forward import Net, Weights
+from scripts.tiny.forward import Net, Weights, working_dtype
 from scripts.tiny.optimiser import Optimiser
 from scripts.tiny.pairs import Pair, Role
 from scripts.tiny.ranks import Rank
@@ -100,7 +100,8 @@ def gradient(
 
     Of what is minimised, `exit_share` is the mean of the losses at every second layer, weighted by how deep each is.
     """
-    work = {kind: w.to(torch.bfloat16).requires_grad_() for kind, w in weights.items()}
+    dtype = working_dtype(torch.device(device))
+    work = {kind: w.to(dtype, copy=True).requires_grad_() for kind, w in weights.items()}
     total = torch.zeros((), device=device)
     for micro in micros:
         every = EXIT_EVERY if exit_share else net.shape.layers

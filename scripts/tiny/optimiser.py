@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from scripts.tiny.forward import Weights
+from scripts.tiny.forward import Weights, working_dtype
 from scripts.tiny.pairs import PairRecipe
 from scripts.tiny.ranks import Rank
 
@@ -18,7 +18,7 @@ VECTORS = frozenset({"embed", "head", "q_norm"})
 def orthogonal(m: Tensor, steps: int = 5) -> Tensor:
     """Approximate the nearest orthogonal matrix of each m [L, out, in] by quintic Newton–Schulz (Muon, Jordan et al. 2024)."""
     a, b, c = 3.4445, -4.7750, 2.0315
-    x = m.bfloat16()
+    x = m.to(working_dtype(m.device))
     is_tall = x.shape[-2] > x.shape[-1]
     x = x.mT if is_tall else x
     x = x / (x.norm(dim=(-2, -1), keepdim=True) + 1e-7)
