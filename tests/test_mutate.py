@@ -19,7 +19,7 @@ def test_every_fault_can_be_planted(fault):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.timeout(1800)  # some ten seconds a fault; more beside other tests
 def test_every_planted_fault_is_caught():
     ran = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)

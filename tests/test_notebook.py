@@ -52,7 +52,7 @@ def test_it_runs_on_a_folder_of_ones_own(tmp_path):
     check(executed(folder, tmp_path))
 
 
-@pytest.mark.slow  # its quick stand-in is above
+@pytest.mark.long  # its quick stand-in is above
 def test_it_makes_its_own_records(tmp_path):
     check(executed(None, tmp_path))
 

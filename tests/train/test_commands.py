@@ -87,9 +87,7 @@ def test_an_unknown_training_is_one_sentence(words, capsys):
     assert "the training cannot be nope" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(
-    "kind", ["draft", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("ensemble", "medusa"))]
-)
+@pytest.mark.parametrize("kind", ["draft", "ensemble", pytest.param("medusa", marks=pytest.mark.long)])
 @pytest.mark.slow
 def test_a_checkpoint_of_another_training_is_refused(kind, tmp_path, capsys):
     short = [

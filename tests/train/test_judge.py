@@ -71,7 +71,7 @@ def test_auc_is_the_chance_that_a_good_one_scores_above_a_bad_one():
     assert auc_of(score, good) == pytest.approx(np.mean(pairs), abs=1e-12)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_labels_are_mined_resumably_and_reported(tmp_path):
     words = ("prompts=40", "swaps=12")
     finished("judge", *words, f"out={tmp_path / 'whole'}")

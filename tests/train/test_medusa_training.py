@@ -82,7 +82,7 @@ def test_more_drafts_than_heads_are_refused(trained, tmp_path, capsys):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("once", [0, 1])
+@pytest.mark.parametrize("once", [pytest.param(0, marks=pytest.mark.long), 1])
 def test_a_killed_training_ends_in_the_same_heads(once, tmp_path):
     words = [*(word for word in WORDS if not word.startswith("steps=")), "steps=24", f"once={once}"]
     finished("medusa", *words, f"out={tmp_path / 'whole'}")

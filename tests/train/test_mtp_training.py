@@ -87,7 +87,9 @@ def test_a_training_starts_from_copies_of_the_targets_weights(kind, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ["mtp", "eagle", "eagle3", "block"])
+@pytest.mark.parametrize(
+    "kind", ["mtp", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("eagle", "eagle3", "block"))]
+)
 def test_a_layer_agrees_with_the_target_and_a_killed_training_ends_in_the_same(kind, tmp_path):
     words = [*WORDS, "steps=24", *(["passes=2"] if kind != "block" else [])]
     finished(kind, *words, f"out={tmp_path / 'whole'}")

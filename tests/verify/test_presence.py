@@ -65,7 +65,7 @@ def test_it_passes_the_audit(name, pair):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("temperature", ["0", "1"])
+@pytest.mark.parametrize("temperature", ["0", pytest.param("1", marks=pytest.mark.long)])
 def test_it_passes_the_audit_today(temperature):
     """All of them in one batch of the random pair, at a coarser power than the committed matrix has."""
     lines = audit_matrix.run("model", temperature, "", WITHOUT_HEAD, tv=0.3)

@@ -25,7 +25,7 @@ def test_a_mistaken_word_is_one_sentence(tmp_path):
     assert done.stderr.startswith("zoo_tables: pair is not an option")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_zoo_of_two_texts_has_every_rule_on_its_planes(tmp_path):
     done = script("runs=qwen-tiny/wmt-tiny", "temperatures=0", "n=2", cwd=tmp_path)
     assert done.returncode == 0, done.stderr[-2000:]
