@@ -98,6 +98,7 @@ def test_several_drafters_each_with_its_options(composer):
     assert [drafter.name for drafter in composer.run(("drafter=[suffix]",)).drafters] == ["suffix"]
 
 
+@pytest.mark.slow
 def test_all_drafters_are_those_that_the_pair_can_feed(composer):
     names = [drafter.name for drafter in composer.run(("drafter=all",)).drafters]
     assert {"model", "lookup", "suffix"} <= set(names) <= set(composer.options("drafter"))
@@ -249,6 +250,7 @@ def test_a_file_with_the_name_of_one_of_the_package_is_refused(tmp_path):
         Composer(str(tmp_path))
 
 
+@pytest.mark.slow
 def test_a_knob_that_only_its_line_under_knobs_names_is_set_as_any_other(sure):
     assert eps_of(sure, "verifier=certain") == [(0.1, 0.2)]
     assert eps_of(sure, "verifier=certain", "verifier.eps=0.3") == [(0.3,)]

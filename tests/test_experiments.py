@@ -60,6 +60,7 @@ def by_place(runs):
     return places
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("asked", ALL, ids=lambda asked: asked.name)
 def test_an_experiment_makes_what_its_table_asks_for(composer, asked):
     places = by_place(runs_of(composer, f"experiment={asked.experiment}"))
@@ -100,12 +101,14 @@ def rules_of(composer, *words):
     return {rule.name for rule in composer.run(job).verifiers}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("experiment", ["zoo", "zoo-greedy"])
 def test_the_zoo_has_every_rule_that_its_temperature_allows_and_that_needs_no_head(composer, experiment):
     missing = RULES - rules_of(composer, f"experiment={experiment}", "model=llama-tiny", "task=gsm8k-tiny")
     assert missing == HEADS | {"sure"} | {"zoo": {"asd"}, "zoo-greedy": {"mentored"}}[experiment]
 
 
+@pytest.mark.slow
 def test_all_rules_follow_the_options_of_the_run(composer):
     greedy = rules_of(composer, "verifier=all", "w=0.5")
     assert greedy - rules_of(composer, "verifier=all", "num_draft=3") == {"fly"}
@@ -138,6 +141,7 @@ def test_a_study_is_narrowed_by_pair_task_and_n(composer):
     assert (run.model.name, run.task.name, run.n, run.temperature) == ("qwen", "xsum", 7, 0.1)
 
 
+@pytest.mark.slow
 def test_the_real_pair_has_an_experiment_for_each_of_the_six_tasks(composer):
     rows = {"humaneval": 164, "mbpp": 250, "gsm8k": 100, "wmt": 300, "xsum": 150, "cnndm": 40}
     for task, n in rows.items():
@@ -174,6 +178,7 @@ def test_sampled_real_runs_have_a_folder_of_their_own(composer, task, n):
     assert [setting["w"] for setting in run.verifiers[0].settings] == [0.5, 0.7, 0.9]
 
 
+@pytest.mark.slow
 def test_real_drafters_and_models_without_a_sibling(composer):
     (base,) = runs_of(composer, "experiment=real-humaneval")
     (run,) = runs_of(composer, "experiment=real-humaneval-drafters")

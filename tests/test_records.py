@@ -283,6 +283,7 @@ def test_a_kill_between_the_two_renames_leaves_no_record_and_no_problem(tmp_path
     assert not list((folder / "records").glob(".tmp*")), "what a dead job left is swept"
 
 
+@pytest.mark.slow
 def test_a_kill_inside_compaction_doubles_and_loses_nothing(tmp_path: Path):
     batches = [[r] for r in records(examples=5)]
     folder, before = write(tmp_path / "a", *batches), write(tmp_path / "b", *batches)

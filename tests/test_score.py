@@ -152,6 +152,7 @@ def test_an_id_without_samples_fails_at_every_k(score):
     assert (result["num_answers"], result["flags"]["is_missing"]) == (4, 1)
 
 
+@pytest.mark.slow
 def test_mbpp_ids_are_numbers_or_texts_and_both_configurations_score(score):
     for name in ("mbpp", "mbpp-sanitized"):
         predictions = [{"id": row["task_id"], "completion": f"```python\n{row['code']}\n```"} for row in rows(name)]
@@ -279,6 +280,7 @@ def command(*words, **options):
     return subprocess.run(words, capture_output=True, text=True, check=False, **options)
 
 
+@pytest.mark.slow
 def test_as_a_command_stdout_holds_the_object_alone(tmp_path):
     path = _write(tmp_path, references("gsm8k")[:3])
     done = command("task=gsm8k", f"predictions={path}", f"data={ROWS / 'gsm8k.jsonl'}", cwd=tmp_path)

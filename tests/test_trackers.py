@@ -116,6 +116,7 @@ def test_tensorboard_that_cannot_write_is_one_sentence(findings, tmp_path):
         TensorBoard(folder=str(tmp_path / "file")).send(findings)
 
 
+@pytest.mark.slow
 def test_mlflow_holds_a_run_of_the_folder_and_one_a_cell(findings, tmp_path, monkeypatch):
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
     from mlflow import MlflowClient
@@ -149,6 +150,7 @@ def test_mlflow_without_its_store_is_one_sentence(findings, monkeypatch):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.slow
 def test_wandb_keeps_an_offline_run(findings):
     wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'sdbench[wandb]'")
     place = Path(WandB(mode="offline").send(findings))

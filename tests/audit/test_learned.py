@@ -61,5 +61,6 @@ class Late(Diversed):
         return Diversed.__call__(self, replace(evidence, target_hidden=evidence.target_hidden.roll(-1, 1)), u, state)
 
 
+@pytest.mark.slow
 def test_a_head_that_reads_its_neighbours_state_is_caught(models):
     assert verdict(models, [Late(head_of(models, "ensemble", "target_hidden")), Exact()], 1) == "violated"

@@ -29,6 +29,7 @@ def copied_pair(micro_pair, tmp_path):
     return tmp_path / "pair", tmp_path / "results" / NAME, words
 
 
+@pytest.mark.slow
 def test_other_stop_ids_are_another_question(copied_pair):
     pair, results, words = copied_pair
     assert main(words()) == 0

@@ -91,6 +91,7 @@ def test_the_page_is_drawn_where_records_have_changed_and_left_out_where_asked(w
         assert len(drawn) == num_drawn
 
 
+@pytest.mark.slow
 def test_a_plan_hashes_no_weights_where_nothing_is_held_and_a_run_does_once(
     words, tmp_path, monkeypatch, capsys, no_figures
 ):

@@ -239,6 +239,7 @@ def loaded(env, **revision):
     return json.loads(done.stdout.strip().splitlines()[-1])
 
 
+@pytest.mark.slow
 def test_a_filled_cache_serves_without_a_network_and_says_which_commit(hub, tmp_path):
     model, data = hub.repo("models", "Qwen/Qwen3-8B").commit, hub.repo("datasets", "openai/gsm8k").commit
     whole = [f"Qwen/Qwen3-8B@{model}", data, 8]
@@ -265,6 +266,7 @@ def test_a_commit_that_the_cache_holds_is_used_without_a_request(hub, tmp_path):
     assert hub.log[begin:] == []
 
 
+@pytest.mark.slow
 def test_a_transport_that_breaks_on_the_way_falls_back_to_the_cache(hub, tmp_path):
     env = hub.env(tmp_path)
     model, data, *_ = loaded(env)

@@ -45,6 +45,7 @@ def test_a_job_that_cannot_run_takes_no_other_with_it(configs, tmp_path, nursery
     ]
 
 
+@pytest.mark.slow
 def test_submitit_hands_a_job_over_and_brings_its_code_back(configs, tmp_path):
     """The pickling and the folders of a cluster's jobs; the Slurm test decodes through them."""
     words = ["-m", "--config-dir", str(configs), "hydra/launcher=submitit_local", "model=nowhere"]

@@ -171,6 +171,7 @@ def test_weights_that_cannot_be_quantised_here_are_one_sentence(tmp_path, capsys
     assert "Traceback" not in message
 
 
+@pytest.mark.slow
 def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whole, monkeypatch, capsys):
     """Memory for three rows of a judging call, whatever is asked for; the records are those of any batch."""
     forward = LM.forward_hidden
@@ -188,6 +189,7 @@ def test_a_batch_that_is_too_large_is_halved_until_it_fits(words, tmp_path, whol
     assert_same_records(tmp_path / NAME, whole)
 
 
+@pytest.mark.slow
 def test_a_latency_pass_whose_batch_does_not_fit_says_so_and_keeps_the_quality(
     words, tmp_path, whole, monkeypatch, capsys
 ):
@@ -211,6 +213,7 @@ def test_without_the_target_alone_nothing_is_timed(words, tmp_path, monkeypatch,
     assert "speeds are compared with the target alone, which has failed" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_rows_are_halved_before_the_system_ends_the_process(words, tmp_path, whole, monkeypatch, capsys):
     """On a CPU no allocator says that memory runs out: with little left, fewer rows go on, with the same records."""
     from sdbench.engines.native import memory

@@ -85,6 +85,7 @@ def parts(folder: Path) -> set[str]:
     return {path.name for path in (folder / "records").glob("generations-*")}
 
 
+@pytest.mark.slow
 def test_running_again_computes_nothing_and_says_so(whole, words, no_figures, capsys):
     before = parts(whole)
     assert main(words(whole.parent)) == 0
@@ -121,6 +122,7 @@ def test_shards_in_any_batch_make_the_whole(words, tmp_path, whole, no_figures):
     assert_same_records(tmp_path / NAME, whole)
 
 
+@pytest.mark.slow
 def test_force_computes_again_and_changes_nothing(words, tmp_path, no_figures):
     assert main(words(tmp_path / "a", n=2)) == 0
     before = parts(tmp_path / "a" / NAME)
@@ -130,6 +132,7 @@ def test_force_computes_again_and_changes_nothing(words, tmp_path, no_figures):
     assert_same_records(tmp_path / "a" / NAME, tmp_path / "b" / NAME)
 
 
+@pytest.mark.slow
 def test_force_in_a_slurm_job_that_is_requeued_goes_on_instead_of_beginning_again(
     words, tmp_path, monkeypatch, no_figures
 ):
@@ -168,6 +171,7 @@ def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path, no_fig
     assert len(read(tmp_path / NAME).timings) == before
 
 
+@pytest.mark.slow
 def test_assisted_generation_is_timed_in_the_same_pass(words, tmp_path, no_figures, capsys):
     options = {"timing.examples": 2, "timing.cells": 1, "timing.assisted": "true"}
     given = untimed(words(tmp_path, w=0.3, n=2, temperature=0, **options))
@@ -188,6 +192,7 @@ def test_assisted_generation_is_timed_in_the_same_pass(words, tmp_path, no_figur
     assert len(read(tmp_path / NAME).timings) == count, "nothing is timed twice"
 
 
+@pytest.mark.slow
 def test_of_two_processes_on_a_folder_one_waits_until_the_other_has_timed(
     words, tmp_path, no_figures, capsys, monkeypatch
 ):

@@ -35,6 +35,7 @@ def cells_of(results):
     return cells.index[cells["verifier"] == "lossless"][0], cells.index[cells["w"] == 1][0]
 
 
+@pytest.mark.slow
 def test_w_1_is_the_lossless_cell_and_shown_as_both(words, tmp_path, no_figures, capsys):
     assert main([*words(tmp_path, **BOTH), "--plan"]) == 0
     plan = capsys.readouterr().out
@@ -70,6 +71,7 @@ def test_settings_that_differ_in_an_option_are_named_with_it():
     assert also_of(both) == "ensemble w=1 greedy=blend, ensemble w=1 greedy=mixture"
 
 
+@pytest.mark.slow
 def test_records_that_hold_both_keys_answer_both(words, tmp_path, no_figures, monkeypatch, capsys):
     with monkeypatch.context() as before:
         before.setattr(Ensemble, "repeats_lossless", False)
@@ -91,6 +93,7 @@ def test_records_that_hold_both_keys_answer_both(words, tmp_path, no_figures, mo
     assert not read(tmp_path / NAME).problems
 
 
+@pytest.mark.slow
 def test_a_folder_in_which_w_1_names_the_lossless_cell_gives_both_rows(
     words, tmp_path, no_figures, monkeypatch, capsys
 ):

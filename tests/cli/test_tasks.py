@@ -10,6 +10,7 @@ from sdbench.records import read
 pytestmark = pytest.mark.usefixtures("no_figures")
 
 
+@pytest.mark.slow
 def test_a_prompt_over_the_models_limit_is_cut_by_the_recorded_rule_and_counted(words, tmp_path, capsys):
     rows = [
         {"article": "A cat sat on a mat. " * times, "highlights": "A cat sat.", "id": str(times)} for times in (2, 400)

@@ -297,6 +297,7 @@ def test_a_block_that_cannot_be_is_an_error(models, slots, lengths, token, sente
         sdbench.generate(models[0], None, PROMPTS, [Exact()], drafter=Wrong(), max_new_tokens=8)
 
 
+@pytest.mark.slow
 def test_one_hot_drafts_keep_the_targets_law_and_both_ends_of_a_mix_are_free_of_nan():
     """Sampled: chi-square against the target's own law. Greedy, with un-tempered laws of one-hot drafts: numbers throughout."""
     target = tiny("llama", vocab=4, scale=0.6, eos_token_id=None)

@@ -44,6 +44,7 @@ def test_greedy_exact_is_the_target_token_for_token(family):
     proofs.assert_greedy_is_the_target(target_of(family), "early-exit", tried)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("capture", ["trace", pytest.param("graphs", marks=pytest.mark.slow)])
 def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, temperature, capture):
@@ -170,6 +171,7 @@ class Sharing(nn.Module):
         first.forward, last.forward = keep, add
 
 
+@pytest.mark.slow
 def test_where_layers_share_more_than_states_verification_recomputes():
     target = target_of("llama")
     Sharing(target.model.layers[0], target.model.layers[3])

@@ -151,6 +151,7 @@ class Dropping(VariableLength):
         return DraftBlock(block.tokens, block.q, block.lengths - (is_unsure & (block.lengths > 0)).long())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "verdict"), [(VariableLength, "sound"), (Dropping, "violated")])
 def test_the_audit_sees_a_token_that_was_drawn_and_dropped(kind, verdict):
     models = random_pair()

@@ -52,6 +52,7 @@ def test_greedy_exact_is_the_target_token_for_token(family):
     proofs.assert_greedy_is_the_target(target_of(family), "pruned", tried)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, pytest.param(0.0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("capture", ["trace", pytest.param("graphs", marks=pytest.mark.slow)])
 def test_texts_do_not_depend_on_batches_captures_order_or_neighbours(target, temperature, capture):
@@ -157,6 +158,7 @@ def test_the_layers_that_change_least_go_and_are_measured_once(cache, monkeypatc
     assert drafter_of(target).facts == first.facts, "read from the cache"
 
 
+@pytest.mark.slow
 def test_an_engine_keeps_its_pruned_draft_and_forgets_its_cache(target):
     engine = sdbench.Engine(target, capture="trace")
     drafter: Any = engine.drafter("pruned", engine.warp(), {"keep_layers": 2})
@@ -186,6 +188,7 @@ def test_the_records_name_the_layers(target, tmp_path):
     assert facts["dropped_layers"] == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_every_rule_judges_these_drafts(target, temperature):
     rules = [named.make(**named.settings()[len(named.settings()) // 2]) for named in parts("verifier")]

@@ -48,6 +48,7 @@ def test_greedy_exact_is_the_target_token_for_token(family, kind, tmp_path):
     proofs.assert_greedy_is_the_target(target, kind, [(knobs, size, capture) for size, capture in settings], least=0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["medusa", *(pytest.param(k, marks=pytest.mark.slow) for k in KINDS if k != "medusa")])
 @pytest.mark.parametrize(
     ("temperature", "capture"),
@@ -73,6 +74,7 @@ def test_every_rule_judges_these_drafts(target, head, kind, temperature):
     assert kept[0] <= kept[1] <= kept[2], "leniency keeps more"
 
 
+@pytest.mark.slow
 @by_kind
 def test_states_follow_their_row_through_moves_and_refills(target, head, kind):
     """More prompts than rows, families of rules: each text equals that of a batch of its own."""

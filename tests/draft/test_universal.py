@@ -62,6 +62,7 @@ def test_a_smaller_vocabulary_keeps_the_targets_text():
     assert [greedy[n, 0][0] for n in range(len(TEXTS))] == [g.tokens for g in alone]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch_size", [1, 3])
 def test_a_trained_pair_of_two_tokenizers_is_lossless_and_keeps_drafts(trained, batch_size):
     prompts = [

@@ -106,6 +106,7 @@ def test_no_two_test_rows_ask_the_same(task):
     assert len(embedded.test_hashes(task)) == 500
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_no_test_question_is_among_20_000_training_or_the_validation_rows(task):
     asked = {question(row) for row in embedded.rows(task, "test")}

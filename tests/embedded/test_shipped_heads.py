@@ -32,6 +32,7 @@ def test_all_together_take_little_room():
     assert sum(path.stat().st_size for kind in RULES for path in (ROOT / kind).rglob("*")) <= 3e6
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "name"), NAMES)
 def test_it_is_of_the_pair_that_ships_and_decodes_without_a_warning(kind, name, tmp_path, capfd):
     """Loading it costs at most a fifth of what the command costs that loads the pair too and decodes."""

@@ -68,6 +68,7 @@ def test_a_drafter_with_a_prefill_of_its_own_is_asked_for_every_prompt():
     assert sorted(asked) == sorted(map(len, MANY))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_rows", [1, 3])
 @pytest.mark.parametrize("capture", ["graphs", "trace"])
 def test_after_a_rehearsal_no_step_is_captured_any_more(monkeypatch, capture, num_rows):

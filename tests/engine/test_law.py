@@ -111,6 +111,7 @@ def test_a_planted_fault_is_caught(models, fault):
     assert p_value(models, fault(), None) < ALPHA
 
 
+@pytest.mark.slow
 def test_one_uniform_a_text_position_is_caught(models, monkeypatch):
     """Noise named by the place in the text: a coin of one round is the draw of another, and the drafter's own."""
     honest = noise.uniforms

@@ -60,6 +60,7 @@ def turn_faster(model: Any) -> None:
 CHANGES = [train, hook, replace_forward, rescale, move_norms, turn_faster]
 
 
+@pytest.mark.slow
 @by_family
 @pytest.mark.parametrize("capture", ["trace", "graphs"])
 def test_what_changes_between_two_calls_changes_the_next_text(family, capture):

@@ -97,6 +97,7 @@ def bumped(monkeypatch):
     monkeypatch.setattr(Decoder, "stream", begin)
 
 
+@pytest.mark.slow
 def test_a_run_calls_a_perturbed_logit_a_fault_and_a_report_needs_no_model(bumped, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["n=2", "max_new_tokens=24", "w=0.5", "timing=off", "dtype=bfloat16", "report=off", "batch_size=4"]

@@ -103,6 +103,7 @@ def test_room_is_made_as_texts_grow_and_not_for_a_budget_that_no_text_uses(monke
         assert torch.equal(old[1], new[1])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("capture", ["off", "trace", "graphs"])
 def test_texts_are_the_same_however_often_the_cache_grows(capture, monkeypatch):
     target, draft = tiny("llama", seed=0), tiny("llama", seed=1)

@@ -47,6 +47,7 @@ def test_the_kernel_multiplies_few_rows_of_bfloat16_alone(dtype, rows, is_kernel
     torch.testing.assert_close(y[:, :1], layer(x[:, :1]), rtol=0, atol={torch.bfloat16: 0.02}.get(dtype, 1e-5))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "roles",
     [("target", "draft"), *(pytest.param((role,), marks=pytest.mark.slow) for role in ("target", "draft"))],

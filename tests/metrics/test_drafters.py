@@ -45,6 +45,7 @@ def test_one_drafter_is_not_named(tmp_path):
         assert names == {"target alone", "draft alone", "lossless K=5", "ensemble w=0.3 K=5"}
 
 
+@pytest.mark.slow
 def test_records_and_summary_have_a_column(results):
     assert {"model", "lookup"} == set(results.generations["drafter"].dropna())
     summary = summarise(results, resamples=100)
@@ -97,6 +98,7 @@ def test_of_other_draft_lengths_the_nearest_is_the_baseline(results):
     } == {3: 2, 5: 4}, "of two at one distance the shorter"
 
 
+@pytest.mark.slow
 def test_each_drafter_is_a_curve_and_a_sequence_of_tests(folder):
     work = worked_out([folder])
     (sweep,) = work.sweeps

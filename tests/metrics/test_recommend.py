@@ -287,6 +287,7 @@ def test_a_wide_margin_ships_the_fastest_setting_with_its_measured_speed(results
     assert advice.gain.low > 1
 
 
+@pytest.mark.slow
 def test_the_choice_does_not_look_at_the_times_it_reports(results):
     """Timings turned upside down change the reported speed and the verdict on it, never the setting that is asked about."""
     (before,) = recommend.recommend(results, 45.0).advices
@@ -331,6 +332,7 @@ def test_several_rules_share_the_level(tmp_path):
     assert advice.tests[0].worst < single.tests[0].worst
 
 
+@pytest.mark.slow
 def test_the_margin_may_differ_by_task(tmp_path):
     home = write_synthetic(tmp_path / "r", tasks=("gsm8k-tiny", "xsum-tiny"), n=60, ws=(0.3, 0.9), timing_examples=6)
     results = sdbench.read(home)
@@ -342,6 +344,7 @@ def test_the_margin_may_differ_by_task(tmp_path):
         recommend.recommend(results, {"gsm8k": 45})
 
 
+@pytest.mark.slow
 def test_the_settings_to_be_timed_are_lossless_the_candidate_and_its_neighbours(tmp_path):
     ws = (0.0, 0.3, 0.5, 0.7, 0.9, 1.0)
     results = sdbench.read(write_synthetic(tmp_path / "r", n=200, ws=ws, num_drafts=(3, 5), timing_examples=0))

@@ -31,6 +31,7 @@ def coverage(n, repeats, runs):
     return float(np.mean([one["speedup"].low <= SPEEDUP <= one["speedup"].high for one in speeds]))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("n", "repeats"), [(8, 1), (12, 2)])
 def test_a_speed_up_of_a_few_examples_covers_in_a_short_simulation(n, repeats):
     """As examples, repeats covered 83 % (12 × 2), and eight examples by BCa 88 %; 400 runs have a standard error of 1.1 %."""

@@ -82,6 +82,7 @@ def test_holm_never_makes_a_p_value_smaller(summary):
     assert not tested["verifier"].isin(["target", "draft", "lossless", "generate"]).any()
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_summary(results, summary):
     again = summarise(results, resamples=1000)
     pd.testing.assert_frame_equal(summary, again)

@@ -66,6 +66,7 @@ def test_a_cell_names_its_axes_in_the_order_of_the_rules_file(plan_of):
     assert cells[1.0].axes[0]["rank"] == 0
 
 
+@pytest.mark.slow
 def test_another_length_of_prompts_is_another_cell(plan_of):
     plain, short, long = (
         keys(plan_of("timing=off", *words)) for words in ((), ("task.pad_to=300",), ("task.pad_to=400",))

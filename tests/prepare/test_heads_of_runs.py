@@ -52,6 +52,7 @@ def saved(folder, pair_info, seed=0, **card):
     return folder
 
 
+@pytest.mark.slow
 def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell(sdbench, pair_info, tmp_path):
     head = saved(tmp_path / "head", pair_info)
     code, err = sdbench(*WORDS, f"verifier.head={head}")
@@ -111,6 +112,7 @@ def test_another_task_or_temperature_is_a_warning(card, sentence, sdbench, pair_
     assert sentence in err
 
 
+@pytest.mark.slow
 def test_of_several_rules_the_one_whose_head_it_is_is_named(sdbench, pair_info, tmp_path):
     head = saved(tmp_path / "head", pair_info, task="wmt-tiny")
     words = [
@@ -130,6 +132,7 @@ def test_without_a_head_the_training_is_named(sdbench):
     assert "a head is needed: train one with python -m sdbench.train ensemble" in err
 
 
+@pytest.mark.slow
 def test_a_training_that_has_not_ended_is_passed_over_aloud(sdbench, tmp_path):
     """Between two runs the training of one's own was begun anew: the head that ships is taken, and that is said."""
     words = ("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:gsm8k-tiny", *WORDS)

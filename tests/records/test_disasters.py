@@ -161,6 +161,7 @@ def test_a_claim_of_a_killed_job_is_free_at_once_on_its_machine(tmp_path: Path):
         assert store.claims.take("unit")
 
 
+@pytest.mark.slow
 def test_a_heartbeat_keeps_a_claim_beyond_its_expiry_and_its_silence_ends_it(tmp_path: Path):
     other, mine = (Claims(tmp_path, beat_s=0.05, expire_s=2.0) for _ in range(2))
     assert other.take("unit")

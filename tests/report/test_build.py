@@ -95,6 +95,7 @@ def test_what_an_earlier_report_left_is_removed_and_nothing_else(folder, tmp_pat
     assert own[1].exists()
 
 
+@pytest.mark.slow
 def test_a_new_report_voids_the_note_of_what_the_page_shows(tmp_path):
     """A run skips drawing where the note says that its page is up to date, at its own margin."""
     home = write_synthetic(tmp_path / "noted", n=3, ws=(0.5,), timing_examples=0)
@@ -277,6 +278,7 @@ def test_a_folder_without_records_is_one_sentence(tmp_path):
     assert len(done.stderr.splitlines()) == 1
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written_names_the_way_out(tmp_path, capsys):
     """A file stands where a folder must be made: that stops every user, as a read-only disk does."""
     home = write_synthetic(tmp_path / "home", n=3, ws=(0.5,), timing_examples=0)
@@ -289,6 +291,7 @@ def test_a_folder_that_cannot_be_written_names_the_way_out(tmp_path, capsys):
     assert front_door(["report", str(home), f"out={tmp_path / 'out'}"]) == 0
 
 
+@pytest.mark.slow
 def test_of_more_curves_than_colours_the_likeliest_on_the_front_are_named(tmp_path):
     """Eight curves: six have a colour and a mark of their own, and a plane shows the others behind them."""
     home = write_synthetic(

@@ -87,6 +87,7 @@ def test_intervals_of_many_settings_are_a_band(count, is_band):
     assert isinstance(collection, PolyCollection) is is_band
 
 
+@pytest.mark.slow
 def test_the_legends_of_one_curve_are_within_the_figure(tmp_path):
     """Two long entries beside each other ran out of the bound's figure on both sides."""
     _, figures = draw(write_synthetic(tmp_path / "one", n=4, ws=(0.3, 0.7), timing_examples=2, repeats=1))

@@ -59,6 +59,7 @@ def test_a_table_has_every_setting_at_every_length(one_folder):
     assert (timed["ms_per_token"] <= timed["ms_per_token_high"]).all()
 
 
+@pytest.mark.slow
 def test_times_are_those_of_the_records(one_folder):
     (group,) = input_lengths(sweeps(one_folder))
     whole = read(one_folder).timings.query("not is_split")
@@ -68,6 +69,7 @@ def test_times_are_those_of_the_records(one_folder):
     pd.testing.assert_series_equal(known.sort_index(), expected[known.index].sort_index(), check_names=False)
 
 
+@pytest.mark.slow
 def test_several_folders_make_the_same_curves_as_one(one_folder, tmp_path):
     homes = [write(tmp_path / f"home{length}", (length,)) for length in LENGTHS]
     (one,), (several,) = input_lengths(sweeps(one_folder)), input_lengths(sweeps(*homes))
@@ -87,6 +89,7 @@ def test_one_length_has_no_figure(tmp_path):
     assert input_lengths(sweeps(write(tmp_path / "home", LENGTHS[:1], is_timed=False))) == []
 
 
+@pytest.mark.slow
 def test_a_figure_has_a_panel_for_each_measure_and_a_curve_for_each_setting(one_folder, tmp_path):
     with house_style():
         figures = against_input(sweeps(one_folder))
@@ -101,6 +104,7 @@ def test_a_figure_has_a_panel_for_each_measure_and_a_curve_for_each_setting(one_
     assert [axis.get_ylabel() for axis in untimed["inputs"].axes] == ["acceptance", "strict (%)"]
 
 
+@pytest.mark.slow
 def test_names_of_lengths_do_not_lie_on_each_other(tmp_path):
     lengths = (100, 110, 120, 1000, 1900, 2000)
     with house_style():

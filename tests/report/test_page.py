@@ -142,6 +142,7 @@ def test_the_plane_has_every_setting_and_the_decisions_for_every_margin(tree):
     assert "{margin}" in decisions[-2]["text"]
 
 
+@pytest.mark.slow
 def test_without_a_safe_setting_it_says_so(home):
     tree = lxml.html.document_fromstring(write(home, margin=0.01).read_text(encoding="utf-8"))
     assert tree.xpath("//p[@class='headline']/text()") == ["No recommendation"]
@@ -245,10 +246,12 @@ def test_hostile_words_never_stand_in_the_markup(source):
     assert "&lt;oops&gt;" in source
 
 
+@pytest.mark.slow
 def test_the_same_records_give_the_same_bytes(home):
     assert write(home).read_bytes() == write(home).read_bytes()
 
 
+@pytest.mark.slow
 def test_a_page_is_never_larger_than_its_room(home, monkeypatch):
     room = write(home).stat().st_size - 20_000
     monkeypatch.setattr(pages, "ROOM", room)
@@ -264,6 +267,7 @@ def test_figures_without_room_are_named(home):
     assert missing == ["pareto"]
 
 
+@pytest.mark.slow
 def test_two_folders_share_a_page(home, tmp_path):
     other = write_home(tmp_path / "other", n=8, samples=2)
     tree = lxml.html.document_fromstring(write(home, other).read_text(encoding="utf-8"))
@@ -277,6 +281,7 @@ def test_two_folders_share_a_page(home, tmp_path):
     write(home)
 
 
+@pytest.mark.slow
 def test_pairs_tasks_rules_and_samples_each_have_their_place(tmp_path):
     given = {"models": ("a", "b"), "tasks": ("gsm8k-tiny", "wmt-tiny"), "is_block_too": True, "samples": 2}
     home = write_synthetic(tmp_path / "grid", n=4, ws=(0.5, 1.0), timing_examples=0, max_new_tokens=16, **given)

@@ -49,6 +49,7 @@ def figures(cells, published):
     }
 
 
+@pytest.mark.slow
 def test_numbers_are_those_of_the_summary_in_points_of_100(folder, cells):
     summary = summarise(sdbench.read(folder), **OPTIONS).set_index("cell")
     assert len(cells) == len(summary)

@@ -135,6 +135,7 @@ def test_figures_mark_what_was_trained(cells):
     assert names["lossless, finetuned draft"] == "s"
 
 
+@pytest.mark.slow
 def test_a_head_of_this_temperature_comes_first_and_its_row_too(home, pair_info, monkeypatch, capfd):
     monkeypatch.chdir(home)
     words = ["experiment=diversed-tiny", f"task={TASK}", "method=learned", "temperature=0.1", *FEW]
@@ -154,6 +155,7 @@ def test_a_head_of_this_temperature_comes_first_and_its_row_too(home, pair_info,
     shutil.rmtree(home / "results" / "heads" / f"{NAME}-{TASK}-T0.1")
 
 
+@pytest.mark.slow
 def test_heads_of_two_tasks_are_two_rows_of_table_3(home, pair_info, monkeypatch, tmp_path):
     shutil.copytree(home / "results" / "heads", tmp_path / "results" / "heads")
     add_head(tmp_path, pair_info, task="cnndm-tiny", seed=2)

@@ -63,6 +63,7 @@ def test_other_rules_and_lengths_of_a_folder_are_tables_of_their_own(rules, tmp_
     assert row.endswith("| {:.1f} [{:.1f}, {:.1f}] |".format(*(value + 0.0 for value in loss)))
 
 
+@pytest.mark.slow
 def test_drafters_are_compared_on_the_examples_that_all_have(tmp_path):
     run = run_of(tmp_path / "run", ws=(0.7,), drafters=("model", "lookup"), temperature=0.0, n=60)
     results = sdbench.read(run)
@@ -124,6 +125,7 @@ def test_what_the_jobs_of_a_run_noted_of_its_drafters_is_a_table(tmp_path):
     assert list(rows.index) == ["intersection", "universal"]
 
 
+@pytest.mark.slow
 def test_a_run_that_times_drafters_shows_their_prices(tmp_path):
     """Such a run has few short texts: it takes the place of no table of quality."""
     options = {"ws": (0.7,), "drafters": ("model", "lookup"), "temperature": 0.0, "n": 60}

@@ -88,6 +88,7 @@ def test_what_is_held_is_not_asked_again_and_no_server_is_needed_then(served_wor
 FAULTS = ["slow", "drop", "429", "503", "truncate", "cut", "drop", "429"]
 
 
+@pytest.mark.slow
 def test_every_fault_is_survived_and_nothing_is_counted_twice(served_words, standin, tmp_path):
     quiet, faulty = standin(), standin()
     faulty.faults = ["", *FAULTS]  # the first request looks at the server
@@ -101,6 +102,7 @@ def test_every_fault_is_survived_and_nothing_is_counted_twice(served_words, stan
     assert len(other) == 6
 
 
+@pytest.mark.slow
 def test_a_server_that_never_answers_ends_the_run_in_one_sentence_and_the_command_goes_on_later(
     served_words, standin, tmp_path, capsys
 ):
@@ -233,6 +235,7 @@ def test_another_server_begins_another_latency_pass_and_says_so(served_words, st
     assert len(slow.seen) == asked
 
 
+@pytest.mark.slow
 def test_what_was_timed_on_servers_that_are_gone_is_not_missed(served_words, standin, tmp_path):
     words = [word for word in served_words(tmp_path, n=4) if word != "timing=off"]
     server = standin()
@@ -256,6 +259,7 @@ def test_a_lenient_server_without_a_lossless_one_has_a_table_and_no_recommendati
     assert "no recommendation" in output.out
 
 
+@pytest.mark.slow
 def test_a_page_is_made_of_records_with_nulls(served_words, standin, tmp_path, monkeypatch):
     monkeypatch.undo()
     server = standin()

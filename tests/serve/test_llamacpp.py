@@ -57,6 +57,7 @@ def test_greedy_texts_are_those_of_the_target_alone(served_words, llamacpp, pair
     assert all(text == written["target", example] for (_, example), text in written.items())
 
 
+@pytest.mark.slow
 def test_ids_that_a_stream_leaves_out_are_asked_for_whole(served_words, llamacpp, tmp_path):
     """The tokens of a character but its last one: counted, and not sent. The same request without a stream has them."""
     whole, gaps = llamacpp(), llamacpp(left_out=(0, 3, 4, 23))

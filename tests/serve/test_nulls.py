@@ -115,6 +115,7 @@ def test_speed_under_load_is_over_the_target_at_the_same_level(served):
     assert first["overhead"].between(-1, 1).all()
 
 
+@pytest.mark.slow
 def test_the_whole_report_is_made_of_them(served):
     kind, folder = served
     report = write(worked_out([folder]))

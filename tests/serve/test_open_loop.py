@@ -76,6 +76,7 @@ def test_requests_are_sent_at_their_times_and_nobody_waits_for_an_answer(sent_at
     assert "goodput (ttft within 10 s, tpot within 10 s) is highest at" in output
 
 
+@pytest.mark.slow
 def test_another_rate_is_added_to_the_pass_and_the_same_command_sends_nothing(sent_at, standin, tmp_path):
     server = standin()
     assert sent_at(server, "timing.rate=400") == 0
@@ -90,6 +91,7 @@ def test_another_rate_is_added_to_the_pass_and_the_same_command_sends_nothing(se
     assert frame.groupby("schedule").size().tolist().count(6) == 2
 
 
+@pytest.mark.slow
 def test_a_pass_that_was_cut_off_is_completed_by_the_same_command(sent_at, standin, tmp_path, capsys):
     server = standin()
     assert sent_at(server, "timing.rate=400") == 0
@@ -104,6 +106,7 @@ def test_a_pass_that_was_cut_off_is_completed_by_the_same_command(sent_at, stand
     assert frame["pass_id"].nunique() == 1
 
 
+@pytest.mark.slow
 def test_failures_are_recorded_and_not_repeated(sent_at, standin, tmp_path):
     server = standin()
     assert sent_at(server, "timing.rate=400") == 0
@@ -118,6 +121,7 @@ def test_failures_are_recorded_and_not_repeated(sent_at, standin, tmp_path):
     assert failed["failure"].str.contains("HTTP 429").any()
 
 
+@pytest.mark.slow
 def test_a_trace_is_sent_and_drawn_beside_a_rate(sent_at, standin, tmp_path):
     (tmp_path / "trace").write_text("".join(json.dumps({"arrival_s": 5 + i / 500}) + "\n" for i in range(14)))
     assert sent_at(standin(), f"timing.trace={tmp_path}/trace", "timing.rate=400", "timing.slo={e2el: 5s}") == 0
@@ -210,6 +214,7 @@ def test_llamacpp_gives_answers_of_a_fixed_length_and_caches_the_prompts_of_a_lo
     assert given == {(20, True, (), True)}
 
 
+@pytest.mark.slow
 def test_first_token_times_of_prompts_that_may_be_cached_have_a_name_of_their_own(sent_at, standin, tmp_path, capsys):
     server, first = standin(), ["ttft_p50_s", "cached_ttft_p50_s"]
 
@@ -242,6 +247,7 @@ def test_first_token_times_of_prompts_that_may_be_cached_have_a_name_of_their_ow
         assert sorted(frame[names].notna().to_numpy().tolist()) == [[False, True], [True, False]]
 
 
+@pytest.mark.slow
 def test_a_pass_with_cached_prompts_is_not_continued_without(sent_at, standin, tmp_path):
     server = standin()
     assert sent_at(server, "timing.rate=400", "engine.dialect.salt=null") == 0

@@ -18,6 +18,7 @@ COMMITTED = Path(__file__).parents[2] / "results/real"
 FILES = {"target": "t.gguf", "draft": "d.gguf", "data": "humaneval.jsonl"}
 
 
+@pytest.mark.slow
 def test_each_run_is_one_that_sdbench_takes_and_all_of_an_engine_share_its_records():
     options = real_engines.DEFAULTS | FILES | {"python": "p", "lengths": "2,16", "p_mins": "0.5"}
     composer = Composer()

@@ -43,6 +43,7 @@ def test_one_that_does_not_answer_is_a_mistake(tmp_path):
         draws_from_laws(str(environment_with_vllm(tmp_path)))
 
 
+@pytest.mark.slow
 def test_sampling_without_the_plugin_is_refused_on_the_broken_build(served_words, tmp_path, capsys):
     python = environment(tmp_path / "broken", UNWRITTEN)
     words = [*served_words(tmp_path / "results", temperature=1), "engine=vllm", f"engine.python={python}"]
@@ -53,6 +54,7 @@ def test_sampling_without_the_plugin_is_refused_on_the_broken_build(served_words
     assert not list((tmp_path / "results").rglob("generations-*"))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_figures")
 @pytest.mark.parametrize(
     "case",

@@ -17,6 +17,7 @@ def words_of(served_words, results, server, **options) -> list[str]:
     return [*words, STOPS, "engine=http", f"engine.url={server.url}", "engine.wait_s=0.01"]
 
 
+@pytest.mark.slow
 def test_texts_and_counts_are_those_of_a_server_that_takes_all_stop_strings(served_words, standin, tmp_path):
     limited, free = standin(), standin(most_stops=9)
     assert main(words_of(served_words, tmp_path / "limited", limited)) == 0
@@ -44,6 +45,7 @@ def test_a_timed_request_ends_at_its_stop_string(served_words, standin, tmp_path
     assert results.loads["server_decode_s"].isna().all(), "a server reports its times at its own end"
 
 
+@pytest.mark.slow
 def test_a_started_server_is_given_room_for_all_stop_strings(served_words, vllm_python, tmp_path):
     words = [f"engine.python={vllm_python}", "engine=vllm", "engine.start_s=240", "engine.grace_s=2"]
     assert main([*served_words(tmp_path), STOPS.replace("and", "@5"), *words]) == 0

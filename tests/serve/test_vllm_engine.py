@@ -51,6 +51,7 @@ def test_one_server_for_each_setting_its_arguments_in_the_provenance_and_none_le
     assert gone(noted(note)), "the last server and its worker"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 def test_a_server_is_started_once_however_many_shares_there_are(
     at_once, served_words, vllm_words, tmp_path, monkeypatch
@@ -71,6 +72,7 @@ def test_a_server_that_dies_before_it_is_ready_says_why(served_words, vllm_words
     assert "ValueError: cannot allocate the KV cache" in message
 
 
+@pytest.mark.slow
 def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_finished(
     served_words, vllm_words, tmp_path, capsys, monkeypatch
 ):

@@ -34,6 +34,7 @@ def repairs(score):
     return {kind for kind in REPAIRS if score.flags[f"is_repaired_{kind}"]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["humaneval", "mbpp", "mbpp-sanitized"])
 def test_every_style_of_answer_is_read_to_the_letter_and_mended_beside_it(name):
     task, styles = load(name), HUMANEVAL if name == "humaneval" else MBPP
@@ -99,6 +100,7 @@ def test_mbpp_references_pass_in_every_form(name, form):
     assert not any(score.flags["is_extraction_failed"] for score in scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("shape", SHAPES)
 def test_humaneval_references_pass_in_every_shape(shape):
     values, _ = passed(load("humaneval"), shaped(shape), "pass@1_repaired")
@@ -167,6 +169,7 @@ def test_all_164_canonical_solutions_pass(real_data):
     assert not any(score.flags["is_extraction_failed"] for score in scores)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("answer", ["", "    pass\n"])
 def test_every_emptied_body_fails(real_data, answer):
     task = sdbench.tasks.load("humaneval", data=real_data / "humaneval.jsonl")
@@ -195,6 +198,7 @@ def test_the_same_program_runs_once_and_counts_for_every_answer(monkeypatch):
     assert [score.values["pass@1"] for score in scores] == [1.0, 1.0, 0.0] * len(examples)
 
 
+@pytest.mark.slow
 def test_a_program_that_the_protocol_could_not_read_runs_as_it_was_meant():
     """Without the closing fence the harness reads nothing; without a newline it writes the code behind the docstring."""
     task = load("mbpp", protocol="llama")

@@ -73,6 +73,7 @@ def test_a_metric_that_cannot_be_loaded_is_named_before_anything_is_scored(offli
         load("xsum", extra_metrics=["no_such_metric_here"]).environment()
 
 
+@pytest.mark.slow
 def test_scoring_imports_neither_torch_nor_evaluate():
     code = (
         "import sys, sdbench.tasks\n"

@@ -92,6 +92,7 @@ def jail():
     sandbox.close()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("program", "status"),
     [

@@ -125,6 +125,7 @@ def test_a_checkpoint_that_cannot_be_read_is_one_sentence(size, tmp_path, capsys
     assert (tmp_path / "head.ckpt").read_bytes() == held
 
 
+@pytest.mark.slow
 def test_weights_that_changed_between_two_trainings_are_another_pair(tmp_path, capsys):
     shutil.copytree(embedded.path("llama-tiny", "draft"), tmp_path / "draft")
     words = [
@@ -177,6 +178,7 @@ def test_two_trainings_cannot_write_to_one_folder(tmp_path, capsys):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_other_rows_are_another_training(tmp_path, capsys):
     short = [*PAIR, "prompts=2", "samples=2", "rows=8", "max_new_tokens=12", f"out={tmp_path / 'made'}"]
     assert main(["ensemble", *short, "steps=1"]) == 0
@@ -185,6 +187,7 @@ def test_other_rows_are_another_training(tmp_path, capsys):
     assert "belongs to a training with rows asked=" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_byte_that_changed_in_a_checkpoint_is_one_sentence(tmp_path, capsys):
     short = [*PAIR, "prompts=2", "samples=2", "max_new_tokens=12", f"out={tmp_path / 'made'}"]
     assert main(["ensemble", *short, "steps=1"]) == 0
@@ -197,6 +200,7 @@ def test_a_byte_that_changed_in_a_checkpoint_is_one_sentence(tmp_path, capsys):
     assert "is damaged or of an older version" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_distillation_needs_no_score_of_a_text(tmp_path, capsys):
     """Translations have a corpus metric alone."""
     words = [

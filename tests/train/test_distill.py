@@ -85,6 +85,7 @@ def test_small_steps_are_not_lost_in_half_precision(dtype):
     assert weight.dtype == dtype
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "more"),
     [("pruned", ["model.draft=null", "keep_layers=9"]), pytest.param("draft", [], marks=pytest.mark.slow)],

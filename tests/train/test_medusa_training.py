@@ -33,6 +33,7 @@ def test_heads_agree_with_the_target_on_held_out_prompts(trained):
     assert list(card["checkpoints"]) == ["target"], "the draft of the pair does not matter"
 
 
+@pytest.mark.slow
 def test_a_run_drafts_with_them_and_is_lossless(trained, tmp_path, capsys):
     words = [
         "task=gsm8k-tiny",
@@ -93,6 +94,7 @@ def test_a_killed_training_ends_in_the_same_heads(once, tmp_path):
     assert all(torch.equal(whole[name], torn[name]) for name in whole)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("once", "times"), [pytest.param(0, 3, marks=pytest.mark.slow), (1, 1)])
 def test_rows_are_answered_once_if_asked_for(once, times, tmp_path, monkeypatch, capsys):
     """12 steps of 4 prompts read 16 rows three times; the 4 others are held out, and answered once in any case."""

@@ -133,6 +133,7 @@ def test_shards_that_are_there_count_as_room(tmp_path, capsys, monkeypatch):
     assert "up to 0.01 MB" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_an_interrupted_training_computes_the_missing_states_alone_and_ends_in_the_same_heads(tmp_path, monkeypatch):
     words = ["heads=2", "steps=4"]
     assert main("medusa", *words, f"out={tmp_path / 'whole'}") == 0
@@ -172,6 +173,7 @@ def no_file_above(size):
         resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("once", "first", "size", "file"),
     [(1, 0, 50_000, "states/0000.safetensors"), (0, 0, 200_000, "medusa.ckpt"), (0, 2, 50_000, "head.safetensors")],
@@ -199,6 +201,7 @@ def test_a_full_disk_is_one_sentence_and_the_same_command_goes_on(once, first, s
     assert json.loads((out / CARD).read_text())["steps"] == 2
 
 
+@pytest.mark.slow
 def test_states_that_were_deleted_meanwhile_are_one_sentence_and_the_same_command_goes_on(
     tmp_path, capsys, monkeypatch
 ):
@@ -229,6 +232,7 @@ def test_a_file_elsewhere_that_cannot_be_read_is_not_called_a_failed_write(tmp_p
         (tmp_path / "out/head/head.json").write_text("")
 
 
+@pytest.mark.slow
 def test_the_course_of_a_training_is_beside_its_result_and_survives_a_resumption(tmp_path, capsys):
     for steps in (2, 3):
         assert main("medusa", "heads=2", f"steps={steps}", f"out={tmp_path}") == 0

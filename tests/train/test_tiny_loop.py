@@ -59,6 +59,7 @@ def test_a_micro_pair_learns_and_loads_and_a_resumed_training_ends_in_the_same_w
     assert model.generate(**loaded("Question:", return_tensors="pt"), max_new_tokens=3).shape[1] > 3
 
 
+@pytest.mark.slow
 def test_a_phase_added_to_a_recipe_after_its_end_gives_what_a_training_from_nothing_gives(tmp_path):
     whole = micro(12)
     first = replace(whole, target_recipe=replace(whole.target_recipe, phases=whole.target_recipe.phases[:1]))
@@ -153,6 +154,7 @@ def test_a_wrong_pair_is_named():
         embedded.path("llama-big", "target")
 
 
+@pytest.mark.slow
 def test_a_training_that_starts_from_saved_weights_begins_with_the_first_phase_in_a_voice(tmp_path):
     pair = micro(12)
     tokenizer = tokenizer_of(pair)

@@ -57,6 +57,7 @@ def test_a_rule_needs_little_memory(name):
     assert FIGURES[f"T=1: {name}, peak of memory over Exact's, V = 128,256"] <= (1.6 if name in RAW else 1.15)
 
 
+@pytest.mark.slow
 def test_rules_need_nothing_but_torch():
     """So that they load in a tenth of a second beyond it."""
     code = "import sys, torch; a = set(sys.modules); import sdbench.verify; print({m.split('.')[0] for m in set(sys.modules) - a})"
