@@ -33,3 +33,27 @@ def test_lossless_speculation_stops_paying_under_load_and_leniency_does_not():
             for row in rows
         ]
         assert f"| {rate} | {' | '.join(shown)} |" in text
+
+
+@pytest.mark.results
+def test_beyond_saturation_half_the_target_still_pays_and_lossless_never_does():
+    table = pd.read_csv(RESULTS / "vllm" / "open_load_avx2.csv")
+    table = table.assign(
+        setting=[f"w = {w}" if w == w else rule for w, rule in zip(table["w"], table["verifier"], strict=True)]
+    )
+    assert sorted(table["rate"].unique()) == [*RATES, 64, 96, 192]
+    lossless, most, half = (
+        table[table["setting"] == name].set_index("rate") for name in ("lossless", "w = 0.7", "w = 0.5")
+    )
+    assert lossless.loc[4, "gain_over_target_low"] > 1
+    assert (lossless.loc[8:, "gain_over_target_high"] < 1).all()
+    assert table.loc[table["rate"] >= 48, "is_saturated"].all()
+    assert half["gain_over_target_low"].min() > 1
+    assert half.loc[48:, "gain_over_target"].between(1.08, 1.2).all()
+    assert most.loc[48:, "gain_over_target"].round(2).agg(["min", "max"]).tolist() == [0.88, 1.08]
+    assert min(most["gain_over_lossless_low"].min(), half["gain_over_lossless_low"].min()) > 1
+    text = (RESULTS / "README.md").read_text()
+    for rate in lossless.index:
+        ends = ("", "_low", "_high")
+        rows = ([part.loc[rate, f"gain_over_target{end}"] for end in ends] for part in (lossless, most, half))
+        assert f"| {rate:.0f} | {' | '.join('{:.2f} [{:.2f}, {:.2f}]'.format(*row) for row in rows)} |" in text
