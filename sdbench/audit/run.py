@@ -46,7 +46,9 @@ def run_audit(given: AuditCommand) -> int:
     begun = time.perf_counter()
     report = backend_of(given)(given)
     report.seconds["whole"] = round(time.perf_counter() - begun, 3)
-    folder = Path(given.values.get("out") or Path("results") / "audit-runs" / f"{report.name}-{digest_of_command(given)}")
+    folder = Path(
+        given.values.get("out") or Path("results") / "audit-runs" / f"{report.name}-{digest_of_command(given)}"
+    )
     provenance = {
         "command": shlex.join(["python", "-m", "sdbench.audit", *given.argv]),
         "environment": environment(report.device),
