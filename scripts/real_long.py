@@ -1,10 +1,11 @@
 """Do long prompts and long answers of real checkpoints come out right? Greedy texts, compared with one forward without a cache.
 
     python scripts/real_long.py TARGET [DRAFT] [prompt=4096] [tokens=8192] [texts=2] [num_draft=15] [dtype=bfloat16] \\
-        [out=results/real]
+        [packed=false] [out=results/real]
 
 Prompts are parts of this project's documentation. Every text has the full length. Without a DRAFT, `drafter=lookup` drafts: a
-greedy text of a small model repeats itself, so most drafts are kept. Each text is then scored by transformers in one forward:
+greedy text of a small model repeats itself, so most drafts are kept. With packed=true the engine multiplies by packed copies of
+the weights, as by model.packed=true. Each text is then scored by transformers in one forward:
 `off_argmax` counts tokens that are not the likeliest there, `margin` is the largest distance of their logits from the best one, and
 `explained` is the largest margin that rounding explains in this dtype. `out` gets long.csv, a row per pair and length. The exit
 status is 1 if a text has another length or a margin is larger than explained.
@@ -28,7 +29,7 @@ from sdbench.lm.load import find, load_model, load_tokenizer
 from sdbench.lm.rounding import explained_by, logits_after
 from sdbench.prepare.pair import folder_of
 from sdbench.verify import Exact
-from sdbench.words import exit_on_mistake, parse_words
+from sdbench.words import choose, exit_on_mistake, parse_words
 
 ROOT = Path(__file__).parents[1]
 OPTIONS = {
@@ -37,6 +38,7 @@ OPTIONS = {
     "texts": "2",
     "num_draft": "15",
     "dtype": "bfloat16",
+    "packed": "false",
     "out": "results/real",
 }
 AT_ONCE = 512  # positions whose logits are in memory; of the last ones it is measured how far logits move by rounding
@@ -78,7 +80,7 @@ def measure(names: list[str], options: dict[str, str]) -> dict[str, Any]:
     models: list[Any] = [load_model(it, device="cpu", dtype=options["dtype"]) for it in found]
     target, draft = models[0], models[1] if len(models) > 1 else None
     prompts = prompts_of(load_tokenizer(found[0]), count, length)
-    engine = Engine(target, draft, capture="off")
+    engine = Engine(target, draft, capture="off", packed=options["packed"] == "true")
     begun = time.process_time()
     how: dict[str, Any] = {"num_draft": num_draft, "temperature": 0.0, "max_new_tokens": tokens, "stop_ids": ()}
     texts = generate(None, None, prompts, [Exact()], engine=engine, drafter=None if draft else "lookup", **how)
@@ -92,6 +94,7 @@ def measure(names: list[str], options: dict[str, str]) -> dict[str, Any]:
         "target": names[0].rpartition("/")[2],
         "draft": names[1].rpartition("/")[2] if draft else "lookup",
         "dtype": options["dtype"],
+        "packed": engine.packed,
         "prompt": length,
         "tokens": min(len(text.tokens) for text in texts),
         "texts": count,
@@ -110,10 +113,11 @@ def main(words: list[str]) -> int:
         options = OPTIONS | dict(given.options)
         if not 1 <= len(given.paths) <= 2:
             raise ValueError("name a target, and after it a draft or nothing")
+        choose("packed", options["packed"], ("true", "false"))
         row = measure(list(given.paths), options)
     path, table = Path(options["out"], "long.csv"), pd.DataFrame([row])
     if path.is_file():  # rows of other checkpoints and lengths stay
-        key = ["target", "draft", "dtype", "prompt", "tokens"]
+        key = ["target", "draft", "dtype", "packed", "prompt", "tokens"]
         table = pd.concat([pd.read_csv(path), table]).drop_duplicates(key, keep="last")
     path.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(path, index=False, float_format="%.4g")

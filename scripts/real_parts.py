@@ -16,8 +16,8 @@ from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
 TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
-PARTS = ("", "rules", "learned", "lengths", "drafters", "prices", "latency", "assisted", "packed")
-TIMED = ("latency", "assisted", "packed")  # parts with only the times of few texts
+PARTS = ("", "rules", "learned", "lengths", "drafters", "prices", "latency", "assisted", "packed", "float32")
+TIMED = ("latency", "assisted", "packed", "float32")  # parts with only the times of few texts
 NAMED = (*TIMED, "learned")  # parts that have all cells of records whose names end so
 OF_DRAFTERS = ("drafters", "prices")
 FORMS = ("evalplus", "plan")  # protocols beside a task's usual one
@@ -63,8 +63,8 @@ class RealFolder:
 
 
 def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
-    """Yield each part that the records hold, by the folder it goes to. Records called …-latency, …-assisted or …-packed are of
-    few texts: only the times of their settings are shown. Those called …-learned are a part of their own, too.
+    """Yield each part that the records hold, by the folder it goes to. Records called …-latency, …-assisted, …-packed or …-float32
+    are of few texts: only the times of their settings are shown. Those called …-learned are a part of their own, too.
     """
     named = next((part for part in NAMED if results.name.endswith(f"-{part}")), None)
     cells = table_of(results.cells)
@@ -188,4 +188,5 @@ CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "latency": _latency,
     "assisted": _latency,
     "packed": _latency,
+    "float32": _latency,
 }

@@ -47,6 +47,7 @@ HEADINGS = {
     "latency": "Latency at batch 1",
     "assisted": "Lossless decoding and transformers' assisted generate",
     "packed": "Latency at batch 1 with packed weights",
+    "float32": "Latency at batch 1 in float32, on a CPU with AVX2 alone",
 }
 BASELINE_NAMES = {
     "target": "target alone",
@@ -78,12 +79,18 @@ A pass like those of latency, with `model.packed=true`: this engine multiplies b
 weights as they are. Here too, compare assisted generation with the prompt.
 
 """
+FLOAT32 = """\
+A pass like those of packed weights (`model.packed=true`), on a processor without instructions for bfloat16, which is an order of
+magnitude slower there: an AMD EPYC with AVX2, two threads. It has lossless decoding, both weights and typical acceptance, and
+both of transformers' loops, whose weights are not packed, in one pass.
+
+"""
 LEARNED = """\
 `diversed`: the ensemble whose weight w at a position is read from the target's entropy there, by a head that was trained on
 other rows ([wmt-head](wmt-head)); the offset is added to the logit of w.
 
 """
-BEFORE = {"learned": LEARNED, "prices": PRICES, "latency": LATENCY, "assisted": ASSISTED, "packed": PACKED}
+BEFORE = {"learned": LEARNED, "prices": PRICES, "latency": LATENCY, "assisted": ASSISTED, "packed": PACKED, "float32": FLOAT32}
 
 
 def row_of(folder: Path) -> list[str]:
@@ -175,6 +182,7 @@ TABLES = {
     "latency": (rows_of_latency, HEAD_OF_LATENCY),
     "assisted": (rows_of_latency, HEAD_OF_LATENCY),
     "packed": (rows_of_latency, HEAD_OF_LATENCY),
+    "float32": (rows_of_latency, HEAD_OF_LATENCY),
 }
 
 
@@ -247,7 +255,7 @@ def redraw(out: Path) -> None:
         rows = [row for path in parts[part] for row in shown(path)]
         table = markdown(head, rows, num_left=2)
         before = ranks if part == "drafters" else BEFORE.get(part, "")
-        before += pooled_over_assisted(parts[part]) if part == "packed" else ""
+        before += pooled_over_assisted(parts[part]) if part in ("packed", "float32") else ""
         tables += [(heading, before + table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"

@@ -1,12 +1,13 @@
 """results/real/runs.md: does the command do with a real pair what it promises? Memory, a kill and a second dtype.
 
-    python scripts/real_runs.py TARGET DRAFT data=humaneval.jsonl [parts=memory,kill] [rows=1,8,32] [n=3] [tokens=48]
-                                [runs=FOLDER] [out=results/real]
+    python scripts/real_runs.py TARGET DRAFT data=humaneval.jsonl [parts=memory,kill] [rows=1,8,32] [temperatures=0,1]
+                                [dtype=bfloat16] [n=3] [tokens=48] [runs=FOLDER] [out=results/real]
 
 TARGET and DRAFT are GGUF files or folders; each figure is of whole commands, `python -m sdbench`, in processes of their own.
 
-- memory: for each of `rows`, what --plan says for a batch of so many rows, and the peak of the run's memory beyond that of a run of
-  a toy pair, which imports the same libraries. With weights as they are, and with model.packed=true.
+- memory: for each of `rows` and `temperatures` (1 with top_p=.95), what --plan says for a batch of so many rows, and the
+  peak of the run's memory beyond that of a run of a toy pair, which imports the same libraries. With weights in `dtype` as they
+  are, and with model.packed=true.
 - kill: a run of n problems is killed (SIGKILL) when its first texts are recorded, and the same command continues; then the
   same in float32 in the same folder. Its records must equal those of an undisturbed folder, texts and counts, and its page must
   name both dtypes.
@@ -24,6 +25,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -39,6 +41,8 @@ from sdbench.words import choose, exit_on_mistake, parse_words
 DEFAULTS = {
     "parts": "memory,kill",
     "rows": "1,8,32",
+    "temperatures": "0,1",
+    "dtype": "bfloat16",
     "n": "3",
     "tokens": "48",
     "runs": "",
@@ -103,20 +107,25 @@ def memory(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
     """Yield the planned and the measured peak for each number of rows."""
     small = ("n=1", "w=null", "max_new_tokens=2", "timing=off", "report=off", f"results={folder / 'imports'}")
     _, imports = run([sys.executable, "-m", "sdbench", "model=llama-tiny", "task=gsm8k-tiny", *small])
-    for name, packed in {"": {}, ", packed weights": {"model.packed": "true"}}.items():
-        for rows in map(int, options["rows"].split(",")):
-            where = folder / f"memory-{rows}{'-packed' * bool(packed)}"
-            words = pair.command(where, n=rows, batch_size=rows, dtype="bfloat16", **packed)
-            line = PLANNED.search(run([*words, "--plan"])[0])
-            assert line, "--plan says no memory"
-            planned, measured = sum(map(float, line.groups())), (run(words)[1] - imports) / GIB
-            is_met = abs(measured / planned - 1) <= BOUND
-            yield Row(f"memory of {rows} rows{name}", f"{planned:.2f} GiB ± 15 %", f"{measured:.2f} GiB", is_met)
+    layouts: dict[str, dict[str, object]] = {"": {}, ", packed weights": {"model.packed": "true"}}
+    numbers, dtype = map(int, options["rows"].split(",")), options["dtype"]
+    for count, ((name, packed), temperature, rows) in enumerate(
+        product(layouts.items(), options["temperatures"].split(","), numbers)
+    ):
+        sampling: dict[str, object] = {"temperature": temperature, "top_p": 0.95} if temperature == "1" else {}
+        named = f", T = {temperature}" * bool(sampling) + f", {dtype}" * (dtype != DEFAULTS["dtype"]) + name
+        where = folder / f"memory-{count}"
+        words = pair.command(where, n=rows, batch_size=rows, dtype=dtype, **packed, **sampling)
+        line = PLANNED.search(run([*words, "--plan"])[0])
+        assert line, "--plan says no memory"
+        planned, measured = sum(map(float, line.groups())), (run(words)[1] - imports) / GIB
+        is_met = abs(measured / planned - 1) <= BOUND
+        yield Row(f"memory of {rows} rows{named}", f"{planned:.2f} GiB ± 15 %", f"{measured:.2f} GiB", is_met)
 
 
 def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
     """Yield how a killed run's records compare with an undisturbed one's, in one dtype and then in another in the same folder."""
-    from tests.records.equality import assert_same_records
+    from tests.records.equality import RESUMED, assert_same_records
 
     num, killed, undisturbed = int(options["n"]), folder / "killed", folder / "undisturbed"
     for count, dtype in enumerate(DTYPES, 1):
@@ -131,7 +140,7 @@ def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
             run(command)
         whole, num_cells = num_texts(killed), len(read(undisturbed / "pair-humaneval").cells)
         try:
-            assert_same_records(killed / "pair-humaneval", undisturbed / "pair-humaneval")
+            assert_same_records(killed / "pair-humaneval", undisturbed / "pair-humaneval", tolerance=RESUMED)
             compared = "equal to"
         except AssertionError as error:
             compared = f"other than ({error})"
@@ -166,8 +175,9 @@ def write(out: Path, rows: list[Row]) -> None:
     head = ["what", "wanted", "measured", "met"]
     cells = [[*map(str, row[:3]), "yes" if row[3] else "**no**"] for row in table.itertuples(index=False)]
     about = (
-        "Whole commands on the real pair, HumanEval at T = 0, on the CPU. Memory: `--plan`'s sum of weights, keys and values and\n"
-        "distributions in bfloat16, and the peak of the run beyond that of a run of a toy pair, which imports the same libraries.\n"
+        "Whole commands on the real pair, HumanEval, on the CPU, in bfloat16 and at T = 0 where a row says nothing else. Memory:\n"
+        "`--plan`'s sum of weights, keys and values and distributions, and the peak of the run beyond that of a run of a toy pair,\n"
+        "which imports the same libraries; at T = 1 with top_p = 0.95.\n"
         "Written by `python scripts/real_runs.py`."
     )
     write_whole(out / "runs.md", f"# What the command promises\n\n{about}\n\n{markdown(head, cells, num_left=4)}")
@@ -186,6 +196,9 @@ def main(words: list[str]) -> int:
                 raise ValueError(
                     f"{name} must be a whole number above 0, rows also several with commas, got {options[name]}"
                 )
+        choose("temperatures", options["temperatures"], ("0", "1"))
+        if options["dtype"] not in DTYPES:
+            raise ValueError(f"dtype must be {' or '.join(DTYPES)}, got {options['dtype']}")
         if options["runs"] and Path(options["runs"]).is_dir() and any(Path(options["runs"]).iterdir()):
             raise ValueError(f"{options['runs']} is not empty: give another runs=, or none")
     pair = Pair(*given.paths, options["data"], int(options["tokens"]))

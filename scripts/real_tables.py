@@ -5,12 +5,12 @@
 
 A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices`
-and, of records called …-learned, …-latency, …-assisted and …-packed, `learned`, `latency`, `assisted` and `packed`. Files are
-summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set,
-no text) and, at T = 0, equal_texts.csv; of `packed` also times.csv (seconds by example); for drafters also drafters.csv, if the
-run noted shared tokens or counts; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane
-of acceptance and quality. With add=true, rows of cells that the records do not hold stay in the part. README.md has a row for
-each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters under each rule.
+and, of records called …-learned, …-latency, …-assisted, …-packed and …-float32, a part of that name. Files are summary.csv (a row
+per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no text) and, at
+T = 0, equal_texts.csv; of `packed` and `float32` also times.csv (seconds by example); for drafters also drafters.csv, if the run
+noted shared tokens or counts; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of
+acceptance and quality. With add=true, rows of cells that the records do not hold stay in the part. README.md has a row for each
+sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters under each rule.
 """
 
 import sys
@@ -136,7 +136,7 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
         add_prices(summary, results)
     if place.part in TIMED:
         summary = add_sooner(summary, results)
-    if place.part == "packed":
+    if place.part in ("packed", "float32"):
         times_of(results).to_csv(folder / "times.csv", index=False, float_format="%.6g")
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)

@@ -15,9 +15,11 @@ WORDS = ["embedded:llama-tiny/target", "prompt=64", "tokens=96", "texts=2", "num
 @pytest.mark.slow
 def test_long_texts_are_those_of_one_forward(tmp_path):
     assert real_long.main([*WORDS, f"out={tmp_path}"]) == 0
-    assert real_long.main([*WORDS, "embedded:llama-tiny/draft", f"out={tmp_path}"]) == 0
+    for packed in ("false", "true"):
+        assert real_long.main([*WORDS, "embedded:llama-tiny/draft", f"packed={packed}", f"out={tmp_path}"]) == 0
     rows = pd.read_csv(tmp_path / "long.csv")
-    assert rows["draft"].tolist() == ["lookup", "draft"]
+    assert rows["draft"].tolist() == ["lookup", "draft", "draft"]
+    assert rows["packed"].tolist() == [False, False, True]
     assert (rows[["tokens", "texts", "off_argmax", "margin"]] == [96, 2, 0, 0]).all(axis=None)
     assert (rows["rounds"] < 2 * 96).all()
 
