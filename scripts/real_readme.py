@@ -90,7 +90,14 @@ LEARNED = """\
 other rows ([wmt-head](wmt-head)); the offset is added to the logit of w.
 
 """
-BEFORE = {"learned": LEARNED, "prices": PRICES, "latency": LATENCY, "assisted": ASSISTED, "packed": PACKED, "float32": FLOAT32}
+BEFORE = {
+    "learned": LEARNED,
+    "prices": PRICES,
+    "latency": LATENCY,
+    "assisted": ASSISTED,
+    "packed": PACKED,
+    "float32": FLOAT32,
+}
 
 
 def row_of(folder: Path) -> list[str]:

@@ -176,7 +176,7 @@ def write(out: Path, rows: list[Row]) -> None:
     cells = [[*map(str, row[:3]), "yes" if row[3] else "**no**"] for row in table.itertuples(index=False)]
     about = (
         "Whole commands on the real pair, HumanEval, on the CPU, in bfloat16 and at T = 0 where a row says nothing else. Memory:\n"
-        "`--plan`'s sum of weights, keys and values and distributions, and the peak of the run beyond that of a run of a toy pair,\n"
+        "`--plan`'s sum of weights, keys and values and distributions, and the peak of the run beyond that of a toy pair's run,\n"
         "which imports the same libraries; at T = 1 with top_p = 0.95.\n"
         "Written by `python scripts/real_runs.py`."
     )

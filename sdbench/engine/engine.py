@@ -154,7 +154,7 @@ class Engine:
                 lm.patience = 1
 
     def forget(self) -> None:
-        """Free the KV caches that are kept for captured steps."""
+        """Free the KV caches that are kept for captured steps, and those of known prompts."""
         for model in self.models:
             model.forget()
         if torch.cuda.is_available():

@@ -15,6 +15,7 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import accumulate, pairwise
 from math import prod
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 LONG = 2**28  # bytes that take seconds to dequantise
-FORMAT = 1  # of the folders; after a change they are written again
+FORMAT = 1  # of the folders; after a change, or with another transformers, they are written again
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
 CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
@@ -167,7 +168,7 @@ def _download(repo: str, name: str, revision: str | None) -> Path:
 
 
 def _folder_of(name: str) -> Path:
-    return CACHE / f"{name[:20]}-{FORMAT}"
+    return CACHE / f"{name[:20]}-{FORMAT}-{version('transformers')}"  # whose code names and converts the tensors
 
 
 def _write_once(folder: Path, write: Callable[[Path], None]) -> Path:

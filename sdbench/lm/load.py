@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections import Counter
 from dataclasses import dataclass
 from math import prod
@@ -16,6 +15,7 @@ from sdbench.files import digest_of, digest_of_data
 from sdbench.hub import explain, fetch, is_offline
 from sdbench.lm.digests import announce_hashing, digest_once, is_digest_known
 from sdbench.lm.gguf import CODES, GGUFFile, find_file, is_gguf
+from sdbench.lm.memory import free_system_bytes
 from sdbench.lm.quantized import INT8, QUANTIZED, quantization_config
 
 if TYPE_CHECKING:
@@ -187,7 +187,7 @@ def free_bytes(device: str, *, is_spread: bool = False) -> int | None:
         module = torch.get_device_module(kind)
         devices = range(module.device_count()) if is_spread else [int(number or module.current_device())]
         return sum(module.mem_get_info(device)[0] for device in devices)
-    return _system_memory() if kind in ("cpu", "mps") else None
+    return free_system_bytes() if kind in ("cpu", "mps") else None
 
 
 def load_model(
@@ -269,20 +269,6 @@ def _count_weights(folder: Path) -> tuple[int, str] | None:
 
 def _hash(path: Path) -> str:  # the hub's cache names a file by its hash
     return real.name if (real := path.resolve()).parent.name == "blobs" else digest_once(real)
-
-
-def _system_memory() -> int:
-    """Return the free memory of the system, or of the container's limit."""
-    try:
-        with open("/proc/meminfo") as lines:
-            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
-    except (OSError, StopIteration):  # not Linux
-        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    try:
-        limit, used = (Path("/sys/fs/cgroup", f"memory.{name}").read_text().strip() for name in ("max", "current"))
-    except OSError:
-        return free
-    return free if limit == "max" else min(free, int(limit) - int(used))
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:

@@ -1,10 +1,13 @@
-"""Estimate a run's peak memory from shapes: no weights are read, and torch is not imported."""
+"""Free memory, and a run's peak from shapes: no weights are read, and torch is not imported."""
 
+import os
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 CHUNK = 512  # prompt tokens of a prefill call
 KNOWN_BYTES = 256 << 20  # keys and values that a model keeps for prompts with the same beginning
+CONTAINER = Path("/sys/fs/cgroup")  # where the limit of a container stands
 WORK = 6 << 18  # numbers that a rule processes at a time (verify/tokenwise.py, SLICE), with temporaries
 
 
@@ -83,9 +86,28 @@ def peak_bytes(
     judging = held + judged + (wide * WORK if kept else 0)
     # A graph keeps its temporaries, and its results are copied.
     laws = drafting + scoring + judging if is_captured else max(drafting, held + scoring, judging)
-    known = keeps_prompts * sum(min(KNOWN_BYTES, token * num_rows * length) for token in tokens)
+    # A prompt longer than that is kept, too, until the next one.
+    known = keeps_prompts * sum(max(token * length, min(KNOWN_BYTES, token * num_rows * length)) for token in tokens)
     return PeakBytes(
         target.weights + (0 if draft is None else draft.weights),
         sum(tokens) * slots + known,
         laws,
     )
+
+
+def free_system_bytes(container: Path = CONTAINER) -> int:
+    """Return the free memory of the system, or of the container's limit, with cached pages of files, which give way."""
+    try:
+        with open("/proc/meminfo") as lines:
+            free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+    except (OSError, StopIteration):  # not Linux
+        free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    try:
+        limit, used, stat = ((container / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+    except OSError:
+        return free
+    if limit.strip() == "max":
+        return free
+    counts = dict(line.split() for line in stat.splitlines())
+    cached = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
+    return min(free, int(limit) - int(used) + cached)

@@ -111,8 +111,9 @@ class LM:
             self._kept = cache
 
     def forget(self) -> None:
-        """Free the caches that are kept for captured steps."""
+        """Free the caches that are kept for captured steps, and those of known prompts."""
         self._kept = None
+        self.known = None if self.known is None else KnownPrefixes(self.known.most_bytes)
         for lm in self.pruned.values():
             lm.forget()
 

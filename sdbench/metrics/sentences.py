@@ -45,6 +45,9 @@ class Wording:
         over = self.sweep.lossless.get(gain.best)
         speed = f": {ratio_text(over)} the target alone" if over else ""
         proof = f"a speed-up over lossless is not proven ({gain_text(self.sweep, gain, self.best.cell, is_short=True)})"
+        if gain.apart:
+            others = ", ".join(self.sweep.names[key] for key in gain.apart)
+            proof += f", and {others} was timed in another pass: time all of them in one command"
         text = f"stay {self.sweep.names[gain.best]}{speed}; {self.name} is safe ({self.loss()}), but {proof}."
         return self._with_notes(text, untimed)
 

@@ -36,7 +36,8 @@ class Gain:
     """Measured speed of a setting: over each lossless setting of its pass, the best of them by name, and over the target alone.
 
     `sooner_each` is the time per answer of each lossless setting over that of this one, whatever the lengths of their texts;
-    `sooner_target` the same for the target alone.
+    `sooner_target` the same for the target alone. `apart` are lossless settings that were timed in other passes alone: this one is
+    not known to be faster than they are.
     """
 
     over_each: Mapping[str, Estimate]
@@ -44,6 +45,7 @@ class Gain:
     over_target: Estimate | None = None
     sooner_each: Mapping[str, Estimate] = field(default_factory=dict)
     sooner_target: Estimate | None = None
+    apart: tuple[str, ...] = ()
 
     @property
     def over_lossless(self) -> Estimate:
@@ -61,6 +63,8 @@ class Gain:
     @property
     def p_value(self) -> float:
         """One-sided p-value of not being faster than lossless and the target alone, in tokens per second and time per answer."""
+        if self.apart:
+            return 1.0
         alone = [ratio for ratio in (self.over_target, self.sooner_target) if ratio is not None]
         return max(p_value_of(ratio) for ratio in (*self.over_each.values(), *self.sooner_each.values(), *alone))
 
@@ -260,7 +264,7 @@ class _Weigher:
         return Passes.of(self.results.timings)
 
     def _gains(self, keys: Sequence[str], lossless: Sequence[str]) -> dict[str, Gain]:
-        gains = {}
+        gains, timed = {}, set(self._passes.started.index.get_level_values("cell"))
         for key in keys:
             best = self._passes.best_of(lossless, key)
             if best is not None:
@@ -268,9 +272,8 @@ class _Weigher:
                     {base: known for base in lossless if (known := ratio(key, base)) is not None}
                     for ratio in (self._passes.ratio, self._passes.sooner)
                 )
-                gains[key] = Gain(
-                    over, best, self._over_target(key), sooner, self._over_target(key, self._passes.sooner)
-                )
+                target, apart = self._over_target(key, self._passes.sooner), timed.intersection(lossless) - set(over)
+                gains[key] = Gain(over, best, self._over_target(key), sooner, target, tuple(sorted(apart)))
         return gains
 
     def _over_target(self, key: str, ratio: Callable[[str, str], Estimate | None] | None = None) -> Estimate | None:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import NATIVE, Component, ConfigError, RuleSweep, Run, nearest, show
+from sdbench.config import Component, ConfigError, RuleSweep, Run, nearest, show
 from sdbench.errors import first_line
 from sdbench.prepare.arrivals import refuse_arrivals
+from sdbench.prepare.assisted import refuse_assisted
 from sdbench.prepare.heads import heads_of, warn_of_foreign_gates
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import Parts, build_parts
@@ -39,11 +40,7 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     refuse_broken_limits(run, parts)
     refuse_drafter_options(run, parts, **known_of(pair_info, parts))
     refuse_pair(run, pair_info, parts)
-    is_here = run.engine.name == NATIVE.name
-    if run.timing is not None and run.timing.assisted and not (is_here and "draft" in pair_info.configs):
-        raise ConfigError(
-            "timing.assisted=true times transformers' assisted generation in this process: it needs engine=native and a draft model"
-        )
+    refuse_assisted(run, pair_info, parts)
     refuse_arrivals(run)
     if pair_info.is_hashed:
         trained_for = {"task": run.task.name, "temperature": run.temperature, "protocol": task.protocol}

@@ -219,6 +219,7 @@ def test_assisted_generation_needs_one_text_at_a_time_and_a_draft(words, tmp_pat
     for more, says in (
         ({"timing.batch_size": 2}, "needs timing.batch_size=1"),
         ({"model.draft": "null", "drafter": "lookup"}, "needs engine=native and a draft model"),
+        ({"drafter": "lookup"}, "add drafter=model, or remove it"),
     ):
         assert main(untimed(words(tmp_path, n=2, **{"timing.assisted": "true", **more}))) == 2
         assert says in capsys.readouterr().err

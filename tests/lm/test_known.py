@@ -87,6 +87,22 @@ def test_the_plan_counts_them():
         peak_bytes(shape, None, num_rows=64, length=900, num_draft=5, keeps_prompts=x) for x in (False, True)
     )
     assert keeping.cache - bare.cache == KNOWN_BYTES
+    long, keeping_long = (
+        peak_bytes(shape, None, num_rows=1, length=20_000, num_draft=5, keeps_prompts=x) for x in (False, True)
+    )
+    assert keeping_long.cache - long.cache == 20_000 * shape.token > KNOWN_BYTES, "the newest prompt, however long"
+
+
+def test_they_are_freed_when_memory_runs_out():
+    engine = Engine(*pair("llama"))
+    prompt = torch.tensor(PROMPTS[0])
+    with torch.inference_mode():
+        for model in engine.models:
+            model.known = KnownPrefixes(7)
+            model.prefill_all([prompt])
+    assert all(model.known.longest([prompt])[0] for model in engine.models)
+    engine.forget()
+    assert all((model.known.longest([prompt])[0], model.known.most_bytes) == (0, 7) for model in engine.models)
 
 
 def test_a_call_of_the_library_keeps_nothing():

@@ -9,7 +9,7 @@ from transformers import Qwen2Config
 
 import sdbench
 from sdbench.engines.native.memory import sorted_ids_of
-from sdbench.lm.memory import ModelShape, peak_bytes
+from sdbench.lm.memory import ModelShape, free_system_bytes, peak_bytes
 from sdbench.probs import HEAD
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import tiny
@@ -104,3 +104,14 @@ def test_the_peak_of_an_8b_and_of_a_70b():
     own_layers = peak_bytes(target, None, num_rows=32, length=2048, num_draft=5, temperature=1)
     assert own_layers.laws == sampled.laws, "a drafter without a model has blocks to verify, too"
     assert own_layers.cache == slots * target.token
+
+
+def test_cached_pages_of_files_count_as_free_in_a_container(tmp_path):
+    """Hashing and dequantising fill the page cache up to the container's limit; the system takes those pages back."""
+    whole = free_system_bytes(tmp_path)
+    (tmp_path / "memory.max").write_text("1000000\n")
+    (tmp_path / "memory.current").write_text("990000\n")
+    (tmp_path / "memory.stat").write_text("anon 190000\nactive_file 500000\ninactive_file 300000\n")
+    assert free_system_bytes(tmp_path) == 810_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert free_system_bytes(tmp_path) == pytest.approx(whole, rel=0.2)

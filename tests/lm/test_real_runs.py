@@ -12,8 +12,15 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
-    ("word", "reason"), [("n=x", "got x"), ("rows=1,a", "got 1,a"), ("tokens=0", "got 0"), ("runs=.", "is not empty")]
-    + [("temperatures=0,2", "2"), ("dtype=int8", "must be bfloat16 or float32, got int8")]
+    ("word", "reason"),
+    [
+        ("n=x", "got x"),
+        ("rows=1,a", "got 1,a"),
+        ("tokens=0", "got 0"),
+        ("runs=.", "is not empty"),
+        ("temperatures=0,2", "must be among 0, 1, got 2"),
+        ("dtype=int8", "must be bfloat16 or float32, got int8"),
+    ],
 )
 def test_a_bad_option_is_one_sentence(word, reason, capsys):
     with pytest.raises(SystemExit) as end:

@@ -220,6 +220,15 @@ def test_it_must_beat_every_lossless_draft_length():
     assert decide(replace(sweep, gains={"1": other}), 1.0).kind == "stay"
 
 
+def test_a_lossless_setting_that_was_timed_in_another_pass_may_be_faster():
+    sweep = weighed({1: (1.2, 1.3)})
+    other = replace(sweep.gains["1"], apart=("other",))
+    sweep = replace(sweep, gains={"1": other}, names={**sweep.names, "other": "lossless K=1"})
+    advice = decide(sweep, 1.0)
+    assert advice.kind == "stay"
+    assert "lossless K=1 was timed in another pass: time all of them in one command" in advice.text
+
+
 def test_modelled_speed_alone_asks_for_the_timing():
     advice = decide(weighed({}), 1.0)
     assert (advice.kind, advice.cell) == ("none", None)
@@ -285,6 +294,29 @@ def test_a_wide_margin_ships_the_fastest_setting_with_its_measured_speed(results
     assert "ship ensemble w=0 K=5" in advice.text
     assert advice.speedup.value > 1.5
     assert advice.gain.low > 1
+
+
+def test_timings_of_lossless_in_another_pass_are_noticed(results):
+    (advice,) = recommend.recommend(results, 45.0).advices
+    assert advice.kind == "ship"
+    alone = results.timings[results.timings["verifier"] == "lossless"]
+    cells = results.cells.copy()
+    (first,) = cells.index[cells["cell"] == alone["cell"].iloc[0]]
+    other = cells.loc[[first]].assign(cell="other", num_draft=1)
+    more = sdbench.read(results.path)
+    more.__dict__["cells"] = pd.concat([cells, other], ignore_index=True)
+    more.__dict__["timings"] = pd.concat(
+        [results.timings, alone.assign(cell="other", pass_id="later")], ignore_index=True
+    )
+    more.__dict__["generations"] = pd.concat(
+        [
+            results.generations,
+            results.generations[results.generations["cell"] == alone["cell"].iloc[0]].assign(cell="other"),
+        ]
+    )
+    (advice,) = recommend.recommend(more, 45.0).advices
+    assert advice.kind == "stay"
+    assert "lossless K=1 was timed in another pass" in advice.text
 
 
 @pytest.mark.slow

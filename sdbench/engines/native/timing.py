@@ -62,9 +62,10 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
     plan = LatencyPlan(new_stem(), machine_of(job.pair_info), chosen, trials_of(groups, timing.repeats))
     if not run.force:
         plan = continue_pass(plan, results, cells, list(map(name_of, groups)))
-    if not plan.todo:
-        warn_of_newer_pass(results, cells, plan.machine)
-    return plan if plan.todo else None
+    if plan.todo or plan.pass_id not in set(results.calls["pass_id"]):  # a kill may have come before the costs of calls
+        return plan
+    warn_of_newer_pass(results, cells, plan.machine)
+    return None
 
 
 def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], examples: Sequence[str]) -> LatencyPlan:
@@ -150,7 +151,7 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
         # of several drafters, one that reads the draft
         data = min(timed, key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft)).to_json()
         content = {**data["content"], "target_attention": run.model.attention}
-        cells.append(Cell.from_json({**data, "verifier": name, "law": f"{name}/2", "content": content}))
+        cells.append(Cell.from_json({**data, "verifier": name, "law": f"{name}/3", "content": content}))
     return cells
 
 
