@@ -330,6 +330,13 @@ def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
         ("mbpp-packed", "generate", None, 0, "speedup_end_to_end", ".86 [.79, .95]"),
         ("mbpp-packed", "assisted", None, 5, "sooner", ".87 times as soon as a lossless one [.73, 1.03]"),
         ("humaneval-packed", "typical", 0.05, 5, "speedup_over_lossless", "1.18 [1.10, 1.27]"),
+        ("wmt-float32", "generate", None, 0, "speedup", ".93 [.88, .98]"),
+        ("wmt-float32", "assisted", None, 5, "speedup", ".40 [.36, .44]"),
+        ("wmt-float32", "lossless", None, 5, "speedup", ".63 [.55, .73]"),
+        ("wmt-float32", "ensemble", 0.7, 5, "speedup", ".73 [.63, .83]"),
+        ("wmt-float32", "ensemble", 0.5, 5, "speedup", ".76 [.67, .85]"),
+        ("wmt-float32", "typical", 0.05, 5, "speedup", "1.13 [1.04, 1.23]"),
+        ("wmt-float32", "assisted", None, 5, "sooner", ".68 times as soon as a lossless one [.63, .73]"),
         ("humaneval", "lossless", None, 5, "speedup", "1.54 [1.40, 1.70]"),
         ("humaneval", "ensemble", 0.9, 5, "speedup", "1.52 [1.40, 1.64]"),
         ("humaneval", "ensemble", 0.7, 5, "speedup", "1.58 [1.48, 1.69]"),
@@ -380,7 +387,7 @@ def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
 )
 def test_speed_ups_at_batch_1_are_what_the_readme_says(task, verifier, value, num_draft, column, shown):
     assert shown in prose()
-    name = task if task.endswith(("-assisted", "-packed")) else f"{task}-latency"
+    name = task if task.endswith(("-assisted", "-packed", "-float32")) else f"{task}-latency"
     table = pd.read_csv(COMMITTED / name / "summary.csv")
     rows = table[(table["verifier"] == verifier) & (table["num_draft"] == num_draft)]
     (row,) = rows[rows["value"] == value].to_dict("records") if value else rows.to_dict("records")
