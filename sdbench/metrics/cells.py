@@ -12,6 +12,7 @@ from typing import Any
 
 import pandas as pd
 
+from sdbench.metrics.server import server_endings, server_key
 from sdbench.types import Axis, Metric
 
 BASELINES = ("target", "draft", "lossless", "generate", "assisted")
@@ -25,13 +26,13 @@ ALONG = ("knob", "value", "rank", "equals", "knobs")
 
 
 def sweep_of(cells: pd.DataFrame) -> pd.Series:
-    """Return a string per cell, equal within a sweep: pair, task, temperature, prompts, settings, target, numerics."""
+    """Return a string per cell, equal within a sweep: pair, task, temperature, prompts, settings, target, numerics, server."""
     records = cells.to_dict("records")
     sides = [[_side(cell, role) for role in ("draft", "target")] for cell in records]
     # The draft alone has no target: it belongs to the sweep that uses this draft.
     targets = {json.dumps(draft): target for draft, target in sides if target is not None}
     keys = [
-        json.dumps([*_sweep(cell), targets.get(json.dumps(draft), draft) if target is None else target])
+        json.dumps([*_sweep(cell), targets.get(json.dumps(draft), draft) if target is None else target, *_server(cell)])
         for cell, (draft, target) in zip(records, sides, strict=True)
     ]
     return pd.Series(keys, index=cells.index, dtype=object)
@@ -40,6 +41,10 @@ def sweep_of(cells: pd.DataFrame) -> pd.Series:
 def _sweep(cell: dict[Any, Any]) -> list[Any]:
     settings = [settings_of(cell)[name] for name in SETTINGS]
     return [cell["model"], cell["task"], float(cell["temperature"]), cell["protocol"], cell["asked"], settings]
+
+
+def _server(cell: Mapping[Any, Any]) -> list[str]:
+    return [] if (server := server_key(cell)) is None else [server]  # sweeps of the native engine keep their names
 
 
 def _side(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
@@ -85,7 +90,7 @@ def task_options_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
-    """Return pair and task, and what distinguishes sweeps: temperature, folder, protocol, settings, task options, or a number."""
+    """Return pair and task, and what distinguishes sweeps: temperature, folder, protocol, settings, task, server, or a number."""
     firsts = [cells.iloc[0] for _, cells in groups]
     names = [f"{first['model']} on {first['task']}" for first in firsts]
     contents = [{"content": None, **first.to_dict()} for first in firsts]
@@ -97,6 +102,7 @@ def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
         [f", {first['protocol']}" for first in firsts],
         *([_ending(name, given[name]) for given in settings] for name in VARIED),
         *([_ending(name, given.get(name)) for given in options] for name in known),
+        *([f", {option}" if option else "" for option in given] for given in server_endings(contents)),
     ]
     for ends in more:
         if len(set(names)) < len(names) and len(set(ends)) > 1:
@@ -111,7 +117,7 @@ def _ending(name: str, value: object) -> str:
 
 def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
     """Return the suffix of each sweep's files: pair and task, then as needed T, the length of prompts, the folder in front,
-    settings such as the seed, a number.
+    settings such as the seed, options of the server, a number.
     """
     if len(groups) == 1:
         return [""]
@@ -131,6 +137,9 @@ def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
                 "" if value is None else f"{setting}-{value}".replace(",", "").replace(" ", "-") for value in values
             ]
             names = _with_ends(names, ends)
+    for words in server_endings(firsts):
+        if len(set(names)) < len(names):
+            names = _with_ends(names, [re.sub(r"[^\w.-]+", "-", word) for word in words])
     repeats = [names[:index].count(name) for index, name in enumerate(names)]
     return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]
 

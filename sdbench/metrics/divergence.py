@@ -1,7 +1,7 @@
 """How many tokens texts share with the target's greedy text: a comparison that does not depend on the task's metric.
 
-The greedy text is that of a cell at temperature 0 with the same pair and task: the target alone, or a lossless rule, which has
-the same tokens. Without such a cell the frame is empty.
+The greedy text is that of a cell at temperature 0 with the same prompts and pair, of the same weights on the same server: the
+target alone, or a lossless rule, which has the same tokens. Without such a cell the frame is empty.
 """
 
 from collections.abc import Sequence
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from sdbench.metrics.cells import settings_of
 from sdbench.metrics.columns import spread, spread_names
+from sdbench.metrics.server import server_key
 from sdbench.metrics.stats import NAN, Estimate, is_binary, mean_interval, proportion_interval
 from sdbench.records import Results
 
@@ -24,12 +25,20 @@ AUDIT = "python -m sdbench.audit finds the rule at fault"
 def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
     """Return the cell of `cells` with the target's greedy text for the prompts and the pair of `cell`."""
     same = cells[(cells["temperature"] == 0) & (cells["model"] == cell["model"]) & (cells["asked"] == cell["asked"])]
+    same = same.loc[[_is_same_model(each, cell) for _, each in same.iterrows()]]
     alike = [_target_of(each) == _target_of(cell) for _, each in same.iterrows()]
     same = same[alike] if any(alike) else same  # a folder may hold the target in two dtypes
     for chosen in (same[same["verifier"] == "target"], same[same["is_lossless"].astype(bool)]):
         if len(chosen):
             return str(chosen["cell"].iloc[0])
     return None
+
+
+def _is_same_model(reference: pd.Series, cell: pd.Series) -> bool:
+    """Return whether the same server configuration decodes both, with the same weights of the target as far as both name them."""
+    weights = [each.get("checkpoint_target") for each in (reference, cell)]
+    is_other = all(isinstance(name, str) for name in weights) and weights[0] != weights[1]
+    return not is_other and server_key(reference.to_dict()) == server_key(cell.to_dict())
 
 
 def _target_of(cell: pd.Series) -> dict[str, object]:

@@ -252,6 +252,40 @@ def test_the_greedy_text_is_that_of_the_same_prompts_and_the_same_target():
     assert greedy_reference(cells.iloc[:1], lenient) is None, "another prompt is not"
 
 
+def test_the_greedy_text_of_another_server_or_of_other_weights_is_not_the_targets():
+    rows = [("float32", "weights"), ("bfloat16", "weights"), ("bfloat16", "others"), (None, "weights")]
+    cells = pd.DataFrame(
+        {
+            "cell": [f"{dtype}-{weights}" for dtype, weights in rows],
+            "asked": "a",
+            "content": [
+                {"engine": {"name": "vllm", "rule": "", "args": {"dtype": dtype}}} if dtype else {} for dtype, _ in rows
+            ],
+            "checkpoint_target": [weights for _, weights in rows],
+            "temperature": 0.0,
+            "model": "m",
+            "verifier": "target",
+            "is_lossless": True,
+        }
+    )
+
+    def reference(index, **more):
+        lenient = cells.iloc[index].copy()
+        lenient["verifier"] = "fly"
+        for name, value in more.items():
+            lenient[name] = value
+        return [greedy_reference(part, lenient) for part in (cells, cells.drop(index))]
+
+    assert [reference(index) for index in range(4)] == [[f"{dtype}-{weights}", None] for dtype, weights in rows]
+    rule = {
+        "engine": {"name": "vllm", "rule": "fly", "args": {"dtype": "bfloat16"}, "speculative": {"method": "eagle"}}
+    }
+    assert reference(1, content=rule) == ["bfloat16-weights", None], "rule and drafting are the setting's"
+    assert reference(1, checkpoint_target=None) == ["bfloat16-weights", "bfloat16-others"], (
+        "the draft alone reads no target"
+    )
+
+
 def test_the_law_of_the_ensemble_is_not_claimed_for_a_mixture_of_logits():
     cells = pd.DataFrame(
         {"verifier": ["ensemble", "ensemble", "lossless", "mine"], "knobs": ["", "mix=logit", None, ""]}

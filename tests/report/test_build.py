@@ -14,8 +14,10 @@ import pytest
 import sdbench
 from sdbench.cli import main as front_door
 from sdbench.metrics import divergence
+from sdbench.metrics.cells import sweep_of
 from sdbench.metrics.summary import summarise
 from sdbench.records import Store
+from sdbench.records.keys import frame_of_cells
 from sdbench.report import build
 from sdbench.report.build import DRAWN
 from sdbench.report.captions import FIGURES, TABLES
@@ -133,6 +135,64 @@ def test_options_with_which_a_server_drafts_are_in_a_name_where_they_differ(tmp_
     (only,) = sweeps_of([results], [summarise(results, resamples=50)])
     names = ["target alone", "lossless model p_min=0 K=5", "lossless model p_min=0.5 K=5"]
     assert only.cells["label"].tolist() == names
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "titles", "suffixes"),
+    [
+        (
+            {"name": "vllm", "args": {"dtype": "bfloat16"}},
+            {"name": "vllm", "args": {"dtype": "float32"}},
+            [", engine.args.dtype=bfloat16", ", engine.args.dtype=float32"],
+            ["-engine.args.dtype-bfloat16", "-engine.args.dtype-float32"],
+        ),
+        (
+            {"name": "http", "request": {}},
+            {"name": "vllm", "request": {}, "args": {"dtype": "float32"}},
+            [", engine=http", ", engine=vllm"],
+            ["-engine-http", "-engine-vllm"],
+        ),
+    ],
+)
+def test_each_configuration_of_a_server_is_a_sweep(first, second, titles, suffixes, tmp_path):
+    """A setting was compared with lossless of another server."""
+    home, shape = tmp_path / "served", Shape(64)
+    plain = sweep("llama-tiny", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=0.0)
+
+    def served(cell, engine):
+        is_pair = cell.verifier in ("lossless", "ensemble")
+        more = {"rule": cell.verifier, "speculative": {"p_min": 0.5} if is_pair else None}
+        return replace(cell, content={**cell.content, "engine": {**engine, **more}})
+
+    cells = [served(cell, engine) for engine in (first, second) for cell in plain]
+    with Store.open(home, config={}, provenance={}) as store:
+        store.add_cells(cells)
+        store.append_generations([shape.decode(cell, str(i)) for cell in cells for i in range(4)])
+    results = sdbench.read(home)
+    sweeps = sweeps_of([results], [summarise(results, resamples=50)])
+    assert sorted(each.title for each in sweeps) == [f"llama-tiny on gsm8k-tiny{end}" for end in titles]
+    assert sorted(each.suffix for each in sweeps) == [f"llama-tiny-gsm8k-tiny{end}" for end in suffixes]
+    for each, engine in zip(sorted(sweeps, key=lambda each: each.title), (first, second), strict=True):
+        assert {content["engine"]["name"] for content in each.cells["content"]} == {engine["name"]}
+        assert set(each.cells["verifier"]) == {"target", "draft", "lossless", "ensemble"}
+        (equal,) = each.equal_texts
+        assert equal.num == 4, "texts of the same server's target"
+
+
+def test_a_sweep_of_the_native_engine_has_no_server_in_its_key():
+    """Keys of sweeps of earlier records stay."""
+    cells = frame_of_cells(sweep("llama-tiny", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=1.0))
+    (key,) = sweep_of(cells).unique()
+    target = ["llama-tiny/target@0123456", None, None, None]
+    assert json.loads(key) == [
+        "llama-tiny",
+        "gsm8k-tiny",
+        1.0,
+        "completion/1",
+        cells["asked"][0],
+        [0, 64, None, None],
+        target,
+    ]
 
 
 @pytest.mark.parametrize(("setting", "value"), [("seed", 7), ("max_new_tokens", 9)])
