@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sdbench.serve.dialect import SECONDS, STEPS, SUMS, TOTALS, Dialect, all_of, at
@@ -15,9 +15,9 @@ NAN = float("nan")
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A text as the server sent it: all token ids, the server's counts, and the time of each chunk in seconds since the request."""
+    """A text as the server sent it: its token ids, the server's counts, and the time of each chunk in seconds since the request."""
 
-    ids: tuple[int, ...]
+    ids: tuple[int, ...]  # without those that were omitted
     text: str
     is_stopped: bool
     steps: Mapping[str, Sequence[int]] | None
@@ -26,6 +26,11 @@ class Answer:
     server_s: Mapping[str, float]  # first_token, decode, queue; NaN if the server does not report it
     started_at: float
     num_asked: int = 1  # how often the request was sent
+    omitted: tuple[int, ...] = ()  # positions of tokens that the stream counted without their ids
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self.ids) + len(self.omitted)
 
     @property
     def first_token_s(self) -> float:
@@ -34,6 +39,13 @@ class Answer:
     @property
     def decode_s(self) -> float:
         return self.chunks[-1][0] - self.chunks[0][0] if self.chunks else NAN
+
+    def with_ids(self, ids: Sequence[int]) -> "Answer":
+        """Return it with all ids from a second answer to the same request; raise UnansweredError if the text differs."""
+        known = tuple(token for position, token in enumerate(ids) if position not in self.omitted)
+        if len(ids) != self.num_tokens or known != self.ids:
+            raise UnansweredError("its stream omits token ids, and the repeated request gave a different text")
+        return replace(self, ids=tuple(ids), omitted=())
 
 
 class UnansweredError(Exception):
@@ -105,13 +117,6 @@ class AnswerReader:
         self._facts.pop("usage", None)
         return self.answer()
 
-    def fill(self, ids: Sequence[int]) -> None:
-        """Take missing ids from a second answer to the same request; raise UnansweredError if the text differs."""
-        known = [(position, token) for position, token in enumerate(self.ids) if token is not None]
-        if len(ids) != len(self.ids) or any(ids[position] != token for position, token in known):
-            raise UnansweredError("its stream omits token ids, and the repeated request gave a different text")
-        self.ids = list(ids)
-
     def answer(self) -> Answer:
         """Return the complete answer; raise UnansweredError if tokens are missing."""
         if self._facts.get("usage", len(self.ids)) != len(self.ids):
@@ -126,6 +131,7 @@ class AnswerReader:
             chunks=tuple(self.chunks),
             server_s=server_s,
             started_at=self.started_at,
+            omitted=tuple(position for position, token in enumerate(self.ids) if token is None),
         )
 
     def _totals(self) -> dict[str, float] | None:

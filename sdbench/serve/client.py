@@ -88,7 +88,7 @@ class Client:
         except UnansweredError as error:
             raise EngineError(f"the counters of the server at {self.url} cannot be read ({error})") from error
 
-    async def complete(self, body: Mapping[str, Any], is_over: IsOver | None = None) -> Answer:
+    async def complete(self, body: Mapping[str, Any], is_over: IsOver | None = None, *, fills: bool = True) -> Answer:
         """Return one text; raise EngineError after the last retry.
 
         Repeating a request changes no text and no count, because incomplete answers are dropped.
@@ -96,7 +96,7 @@ class Client:
         reason = ""
         for attempt in range(self.patience.retries + 1):
             try:
-                answer = await self.attempt(body, is_over)
+                answer = await self.attempt(body, is_over, fills=fills)
             except UnansweredError as fault:
                 reason = str(fault)
                 if attempt < self.patience.retries:
@@ -114,11 +114,11 @@ class Client:
         usual_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
         return min(LONGEST_WAIT_S, max(retry_after_s or 0.0, usual_s))
 
-    async def attempt(self, body: Mapping[str, Any], is_over: IsOver | None = None) -> Answer:
+    async def attempt(self, body: Mapping[str, Any], is_over: IsOver | None = None, *, fills: bool = True) -> Answer:
         """Send a request once and return its text; raise UnansweredError or EngineError if it fails.
 
         When `is_over` says that the text has ended, the connection is closed and the server stops. What a server reports
-        only at the end of its answer is then unknown.
+        only at the end of its answer is then unknown. `fills`: ids that the stream omits are asked for at once (`fill`).
         """
         reader = AnswerReader(self.dialect)
         async with self._request("POST", self.dialect.completions, body) as response:
@@ -138,22 +138,24 @@ class Client:
             raise UnansweredError(f"an error inside the answer: {_message(json.dumps(reader.last))}")
         if not reader.is_whole:
             raise UnansweredError("its answer ended early")
-        if None in reader.ids:
-            reader.fill(await self._all_ids(body))
-        return reader.answer()
+        return await self.fill(body, reader.answer()) if fills else reader.answer()
 
-    async def _all_ids(self, body: Mapping[str, Any]) -> Sequence[int]:
-        """Return all ids of the same text without streaming.
+    async def fill(self, body: Mapping[str, Any], answer: Answer) -> Answer:
+        """Return an answer with the ids that its stream omitted, from the same request without streaming, which is another load
+        on the server. UnansweredError if that fails or gives a different text.
 
         If a character takes several tokens, llama.cpp's stream contains the id of the last of them only.
         """
+        if not answer.omitted:
+            return answer
         async with self._request("POST", self.dialect.completions, {**body, "stream": False}) as response:
             if response.status != 200:
                 raise UnansweredError(f"HTTP {response.status}")
             try:
-                return at(await response.json(content_type=None), self.dialect.ids) or ()
+                page = await response.json(content_type=None)
             except ValueError as error:
                 raise UnansweredError("its answer is not JSON") from error
+        return answer.with_ids(at(page, self.dialect.ids) or ())
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:

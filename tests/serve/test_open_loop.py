@@ -198,6 +198,22 @@ def test_llamacpp_gets_requests_at_their_times_too(sent_at, llamacpp, tmp_path, 
     assert "goodput (ttft within 10 s, tpot within 10 s) is highest at" in capsys.readouterr().out
 
 
+def test_ids_that_a_stream_leaves_out_are_not_asked_for_while_requests_arrive(sent_at, llamacpp, tmp_path):
+    """The same request once more was load on the server, and an answer with another text then counted as a failure."""
+    server = llamacpp(left_out=(1,))
+    usual = server.maker
+
+    def answer(body) -> Text:
+        return Text([5 if body["stream"] else 6, 5, 5], [1], [3]) if body["max_tokens"] == 3 else usual(body)
+
+    server.maker = answer
+    assert sent_at(server, LLAMACPP, "timing.rate=400", "timing.tokens=3") == 0
+    frame = read(tmp_path / NAME).open_loads
+    assert frame["failure"].eq("").all()
+    assert frame["tokens"].eq(3).all()
+    assert [body["stream"] for body in server.seen if body["max_tokens"] == 3] == [True] * 12
+
+
 def test_llamacpp_gives_answers_of_a_fixed_length_and_caches_the_prompts_of_a_loop(sent_at, llamacpp, tmp_path):
     server = llamacpp()
     assert sent_at(server, LLAMACPP, "timing.rate=400", "task.stop=[and]") == 0

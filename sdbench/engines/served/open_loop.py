@@ -1,7 +1,8 @@
 """An open loop: each request is sent at its time, whether or not earlier ones have ended, so that an overloaded server shows.
 
 A closed loop waits for a slow server and hides how long its users would have waited. Times count from the planned arrival, so
-that a client that falls behind adds waiting time and not speed. A request that fails is recorded and not repeated.
+that a client that falls behind adds waiting time and not speed. A request that fails is recorded and not repeated. Tokens are
+counted; ids that a stream omits are not asked for, because that request would be load that nobody planned.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class SentRequest:
         """Build it from an answer. A request without tokens ends when it was sent."""
         times = tuple(sent_s + when for when, _ in answer.chunks)
         first_s, last_s = (times[0], times[-1]) if times else (sent_s, sent_s)
-        more = {"tokens": len(answer.ids), "server_s": answer.server_s, "chunks_s": times}
+        more = {"tokens": answer.num_tokens, "server_s": answer.server_s, "chunks_s": times}
         return cls(number, sent_s, first_s, last_s, under_way, started_at, **more)
 
 
@@ -98,7 +99,7 @@ def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[Sen
         under_way += 1
         together, sent_s, started_at = under_way, time.perf_counter() - start, time.time()
         try:
-            answer = await client.attempt(bodies[number], is_over)
+            answer = await client.attempt(bodies[number], is_over, fills=False)
         except (UnansweredError, EngineError) as error:
             return SentRequest(number, sent_s, NAN, NAN, together, started_at, failure=str(error) or "no answer")
         finally:

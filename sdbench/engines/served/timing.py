@@ -35,7 +35,7 @@ from sdbench.prepare.arrivals import arrivals_of
 from sdbench.prepare.progress import Bar, warn
 from sdbench.records import LoadRecord, Results, Store, TimingRecord, read
 from sdbench.records.parts import new_stem
-from sdbench.serve.answer import Answer
+from sdbench.serve.answer import Answer, UnansweredError
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from sdbench.engines.served.options import Http
     from sdbench.engines.served.request import ServerSetting
     from sdbench.prepare.cells import Point
+    from sdbench.serve.client import Client
 
 SINGLE = 1
 ASKS = 3  # requests of each user, at least
@@ -187,26 +188,50 @@ def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask
 
 def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurrency: int) -> list[TimedRequest]:
     """Run the closed loop: each user asks again when it has its answer. A request that had to be retried is asked alone
-    afterwards, so its seconds are not those of a server under load.
+    afterwards, so its seconds are not those of a server under load. Ids that a stream omitted are asked for at the end.
     """
     client = decoder.servers.at(decoder.setting(cell)).client
 
     async def work(ask: Ask) -> tuple[float, Answer]:
         body = decoder.salted_body(client, WorkItem(cell, ask.example, 0))
-        return time.perf_counter(), await client.complete(body, decoder.is_over)
+        return time.perf_counter(), await client.complete(body, decoder.is_over, fills=False)
+
+    async def fill(pair: tuple[Ask, tuple[float, Answer]]) -> Answer:
+        ask, (_, answer) = pair
+        try:
+            return await client.fill(decoder.salted_body(client, WorkItem(cell, ask.example, 0)), answer)
+        except UnansweredError:
+            return answer
 
     try:
         answers = list(decoder.pump.each(asks, work, concurrency))
         again = [ask for ask, (_, answer) in answers if answer.num_asked > 1]
         answers = [pair for pair in answers if pair[0] not in again] + list(decoder.pump.each(again, work, SINGLE))
+        filled = list(decoder.pump.each(sorted(answers, key=lambda pair: pair[0]), fill, SINGLE))
     except EngineError as error:
         raise decoder.servers.explain(client, error) from error
     done = []
-    for ask, (begin, answer) in sorted(answers, key=lambda pair: pair[0]):
-        generation = decoder.generation(client, WorkItem(cell, ask.example, 0), answer)
-        rounds = len(answer.chunks) if generation.drafted is None else len(generation.drafted)
-        done.append(TimedRequest(ask, answer, begin if not again else math.nan, len(generation.tokens), rounds))
+    for (ask, (begin, _)), answer in filled:
+        tokens, rounds = _counts(decoder, client, WorkItem(cell, ask.example, 0), answer)
+        done.append(TimedRequest(ask, answer, begin if not again else math.nan, tokens, rounds))
+    _warn_of_other_texts(answers=[request.answer for request in done])
     return done
+
+
+def _counts(decoder: ServedDecoder, client: Client, item: WorkItem, answer: Answer) -> tuple[int, int]:
+    """Return the tokens and rounds of a timed text; without all ids its end is not looked for, and all its tokens count."""
+    if answer.omitted:
+        return answer.num_tokens, len(answer.chunks) if answer.steps is None else 1 + len(answer.steps["drafted"])
+    generation = decoder.generation(client, item, answer)
+    return len(generation.tokens), len(answer.chunks if generation.drafted is None else generation.drafted)
+
+
+def _warn_of_other_texts(answers: Sequence[Answer]) -> None:
+    if num := sum(bool(answer.omitted) for answer in answers):
+        warn(
+            f"the server left token ids out of {num} of {len(answers)} timed texts, and did not repeat them: there all tokens "
+            "count, those of a stop string too"
+        )
 
 
 def loads(
