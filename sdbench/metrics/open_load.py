@@ -6,7 +6,7 @@ passes.
 
 Saturation shows in the growth of latency. If every second of arrivals adds b seconds to the latency, requests that arrive
 within T seconds leave within T (1 + b), so 1 / (1 + b) of them are served. The first requests, which meet an empty server, are
-left out.
+left out. Requests that fail are not answered: the share of those that do bounds what is served, with its interval.
 """
 
 import math
@@ -26,9 +26,10 @@ LATENCIES = tuple(f"{name.removesuffix('_s')}_p{percent}_s" for name in SECONDS 
 GAINS = ("gain_over_target", "gain_over_lossless")
 WITH_INTERVALS = ("throughput", "goodput", *LATENCIES, *GAINS)
 COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s", "is_cached"]
-COLUMNS = ["cell", "rate", *COUNTS, "keeps_up", "is_saturated", *spread_names(WITH_INTERVALS)]
+COLUMNS = ["cell", "rate", *COUNTS, "keeps_up", "is_saturated", *spread_names(WITH_INTERVALS), "unpaired"]
 KEY = ["cell", "rate"]
 WARM_UP, PARTS = 0.2, 6  # share of requests left out; parts of the others whose means give the slope
+NOISE = 1e-12  # of the largest time: means of equal times differ by less
 BEHIND = 0.95  # of the arrival rate; a server that is proven to serve less is saturated
 
 
@@ -108,11 +109,20 @@ def is_good(part: pd.DataFrame, slo: Mapping[str, float]) -> pd.Series:
 
 
 def served_share(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
-    """Return the share of arriving requests that are answered, from the growth of latency over the time of arrival."""
+    """Return the share of arriving requests that are served, from failures and the growth of latency over the time of arrival.
+
+    Its upper limit counts failures by their interval. The lower one takes their share as it is, because few requests could
+    prove nothing otherwise; it is 0 if failures leave too few answers for the growth of latency.
+    """
     growth = _slope_of(part, "arrival_s", "e2el_s", level=level)
-    answered = float(1 - part["is_failed"].mean())
+    failures = int(part["is_failed"].sum())
+    answered = proportion_interval(len(part) - failures, len(part), level=level)
+    most = answered.high if failures else 1.0
+    if failures and math.isnan(growth.value):
+        return Estimate(answered.value, 0.0, most, len(part))
     value, low, high = (
-        answered / (1 + slope) if not slope <= -1 else math.inf for slope in (growth.value, growth.high, growth.low)
+        share / (1 + slope) if not slope <= -1 else math.inf
+        for share, slope in ((answered.value, growth.value), (answered.value, growth.high), (most, growth.low))
     )
     return Estimate(value, low, high, len(part))
 
@@ -129,7 +139,8 @@ def throughput(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
 
 
 def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
-    """Fit a line through answers without the first ones, with repeats centred separately; NaN if there are too few.
+    """Fit a line through answers without the first ones, with repeats centred separately; NaN if there are too few, or if all
+    have the same `x`.
 
     The line goes through means of consecutive parts, with Student's t, because neighbours share a queue.
     """
@@ -141,6 +152,9 @@ def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
     means = [np.array([chunk.mean(0) for chunk in np.array_split(loop, PARTS)]) for loop in loops]
     across, along = np.concatenate([mean - mean.mean(0) for mean in means]).T
     squares, num_free = float(across @ across), len(across) - len(loops) - 1
+    largest = max(float(np.abs(loop[:, 0]).max()) for loop in loops)
+    if squares <= len(across) * (NOISE * largest) ** 2:  # a trace may end in one burst
+        return Estimate(NAN, NAN, NAN, len(part))
     slope = float(across @ along) / squares
     error = math.sqrt(float(((along - slope * across) ** 2).sum()) / num_free / squares)
     reach = student(num_free + 1, level) * error
@@ -148,17 +162,20 @@ def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
 
 
 def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, float]:
-    """Return how much sooner than the target alone, and than lossless at the same draft length, requests are answered."""
+    """Return how much sooner than the target alone, and than lossless at the same draft length, requests are answered.
+
+    Only requests that both answered are compared. `unpaired` are the others of the comparison with lossless.
+    """
     first, row = part.iloc[0], {}
     for name in ("target", "lossless"):
         base = same[same["verifier"] == name]
         if name == "lossless" and first["num_draft"]:
             base = base[base["num_draft"] == first["num_draft"]]
         if len(base) and base["cell"].nunique() == 1:
-            pairs = base.merge(part, on=["repeat", "request"], suffixes=("_base", ""))[
-                ["e2el_s_base", "e2el_s"]
-            ].dropna()
-            row |= spread(f"gain_over_{name}", rates_interval(pairs.to_numpy(np.float64), (1, -1), level=level))
+            pairs = base.merge(part, on=["repeat", "request"], suffixes=("_base", ""))[["e2el_s_base", "e2el_s"]]
+            both = pairs.dropna()
+            row |= spread(f"gain_over_{name}", rates_interval(both.to_numpy(np.float64), (1, -1), level=level))
+            row |= {"unpaired": len(pairs) - len(both)} if name == "lossless" else {}
     return row
 
 
@@ -178,11 +195,19 @@ def _saturation(rows: Sequence[Mapping[Any, Any]]) -> str:
     behind = [row for row in rows if row["is_saturated"]]
     held = [row["rate"] for row in rows if row["keeps_up"]]
     if behind:
-        served = format_interval(estimate_of(behind[0], "throughput"), 2)
-        return f"saturated at {behind[0]['rate']:g} requests/s, where it serves {served}"
+        return f"saturated at {behind[0]['rate']:g} requests/s, where {_behaviour_of(behind[0])}"
     if held:
         return f"keeps up with {max(held):g} requests/s"
     return "neither proven to keep up nor to be saturated at any rate"
+
+
+def _behaviour_of(row: Mapping[Any, Any]) -> str:
+    """Return what a saturated server does, as text."""
+    served = format_interval(estimate_of(row, "throughput"), 2)
+    failed = f"{row['failures']} of {row['n']} requests fail"
+    if not served:
+        return failed
+    return f"it serves {served}" + (f" and {failed}" if row["failures"] else "")
 
 
 def _goodput(rows: Sequence[Mapping[Any, Any]], slo: Mapping[str, float]) -> list[str]:
@@ -203,7 +228,13 @@ def _gain(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
     if not known:
         return []
     if not proven:
-        return ["at no rate are answers proven to come sooner than with lossless"]
+        left_out = sum(row["unpaired"] for row in known)
+        return [f"at no rate are answers proven to come sooner than with lossless{_without(left_out)}"]
     gain = format_interval(estimate_of(proven[-1], "gain_over_lossless"), 2)
     more = "" if proven[-1] is known[-1] else ", and above it no gain is proven"
-    return [f"answers come {gain} times as soon as with lossless at {proven[-1]['rate']:g} requests/s{more}"]
+    at = f"at {proven[-1]['rate']:g} requests/s{_without(proven[-1]['unpaired'])}"
+    return [f"answers come {gain} times as soon as with lossless {at}{more}"]
+
+
+def _without(count: float) -> str:
+    return f" (without {count:g} requests that failed with one of the two)" if count else ""

@@ -198,3 +198,71 @@ def test_nothing_sent_is_an_empty_table():
     table = open_load_table(queue("lossless", 2.0, 0.1).iloc[:0])
     assert table.empty
     assert "goodput_low" in table
+
+
+def failing(frame: pd.DataFrame, numbers) -> pd.DataFrame:
+    """These requests fail."""
+    lost = {"failure": "HTTP 500", "tokens": 0, "first_token_s": np.nan, "last_token_s": np.nan}
+    frame = frame.copy()
+    frame.loc[frame["request"].isin(list(numbers)), list(lost)] = list(lost.values())
+    return frame
+
+
+@pytest.mark.parametrize(("num_failed", "is_saturated"), [(2, False), (10, True)])
+def test_failures_prove_saturation_only_beyond_chance(num_failed, is_saturated):
+    """The server keeps up with the others. 2 failures of 20 happen at 1.2 % too, of which 98.8 % are answered."""
+    frame = failing(queue("lossless", 1.0, 0.01, n=40 if is_saturated else 20), range(2, 2 + num_failed))
+    row = row_of(frame)
+    assert row["is_saturated"] == is_saturated
+    assert not row["keeps_up"]
+
+
+def test_a_few_failures_of_many_requests_leave_a_server_that_keeps_up():
+    """Their share counts as it is: 99 % of 100."""
+    assert row_of(failing(queue("lossless", 1.0, 0.01), [50]))["keeps_up"]
+
+
+@pytest.mark.parametrize("num_answered", [0, 3, 12])
+def test_a_server_that_fails_most_requests_is_saturated(num_answered):
+    """Too few answers for the growth of latency: the share of answers decides."""
+    frame = failing(queue("lossless", 1.0, 0.01, n=40), range(num_answered, 40))
+    row = row_of(frame)
+    assert row["is_saturated"]
+    assert not row["keeps_up"]
+    cells = pd.DataFrame({"label": ["lossless"], "verifier": ["lossless"]}, index=["lossless"])
+    (line,) = sentences(pd.DataFrame([row]), cells, {})
+    assert line == f"lossless under load: saturated at 1 requests/s, where {40 - num_answered} of 40 requests fail"
+
+
+def test_a_gain_says_how_many_requests_it_leaves_out():
+    """One failed with the rule, two with lossless, one of them in both."""
+    rule, lossless = failing(queue("ensemble", 2.0, 0.1), [30]), failing(queue("lossless", 2.0, 0.2), [30, 60])
+    table = open_load_table(pd.concat([rule, lossless]))
+    cells = pd.DataFrame({"label": ["w=0.5"], "verifier": ["ensemble"]}, index=["ensemble"])
+    (line,) = sentences(table, cells, {})
+    assert line.endswith(
+        "as soon as with lossless at 2 requests/s (without 2 requests that failed with one of the two)"
+    )
+    slow = open_load_table(pd.concat([rule.assign(cell="ensemble", last_token_s=lossless["last_token_s"]), lossless]))
+    (line,) = sentences(slow, cells, {})
+    assert line.endswith("than with lossless (without 2 requests that failed with one of the two)")
+
+
+@pytest.mark.parametrize("at", [0.1, 7.3, 1e6 / 3])
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_a_trace_that_ends_in_one_burst_proves_nothing(at, repeats):
+    """All arrivals that count are at one time, so there is no growth over the time of arrival."""
+    loops = [
+        queue("lossless", 2.0, 0.1, n=60).assign(repeat=repeat, schedule=f"s{repeat}") for repeat in range(repeats)
+    ]
+    frame = pd.concat(loops, ignore_index=True)
+    late = frame["request"] >= 10
+    times = np.where(late, at, 0.0)
+    frame = frame.assign(
+        arrival_s=times, sent_s=times, first_token_s=times + 0.1, last_token_s=times + 0.1 * frame["request"] + 0.2
+    )
+    row = row_of(frame)
+    assert (row["is_saturated"], row["keeps_up"]) == (False, False)
+    cells = pd.DataFrame({"label": ["lossless"], "verifier": ["lossless"]}, index=["lossless"])
+    (line,) = sentences(pd.DataFrame([row]), cells, {})
+    assert line == "lossless under load: neither proven to keep up nor to be saturated at any rate"
