@@ -20,6 +20,7 @@ from sdbench.records import store as store_module
 from sdbench.records.measured import CallRecord
 from sdbench.records.parts import commit_table
 from sdbench.records.schema import generation_tables
+from sdbench.report.sweep import Sweep
 from tests.records.equality import assert_same_records
 from tests.records.synthetic import Shape, cell, sweep, timings, write_synthetic
 
@@ -571,3 +572,15 @@ def test_a_latency_pass_is_described_by_the_last_run_that_had_one(tmp_path: Path
     results = sdbench.read(tmp_path)
     assert results.config["timing"] is None
     assert results.timed_config["timing"] == {"batch_size": 8}
+
+
+def test_bounds_of_goodput_are_those_of_the_last_run_whose_requests_arrived_at_a_rate(tmp_path: Path):
+    """A closed loop after it erased them, and goodput then counted every answer."""
+    bounds = ({"rate": [2.0], "slo": {"ttft": 1}}, {"trace": "t", "slo": {"ttft": 0.5}}, {"rate": [], "slo": {}}, None)
+    for timing in bounds:
+        with Store.open(tmp_path, config={"timing": timing}):
+            pass
+    results = sdbench.read(tmp_path)
+    assert results.open_config["timing"] == bounds[1]
+    empty = results.cells
+    assert Sweep(results, "", "", "m", "t", 0.0, empty, empty).slo == {"ttft": 0.5}

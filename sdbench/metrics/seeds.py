@@ -48,6 +48,7 @@ def pool_seeds(folders: Sequence[Results]) -> Results | None:
         f"seeds {', '.join(str(seed) for seed in sorted(set(seeds[chosen].dropna())))} pooled",
         config=folders[-1].config,
         timed_config=folders[-1].timed_config,
+        open_config=folders[-1].open_config,
         cells=cells[chosen & (cells["cell"] == first)],
         calls=together("calls"),
         **{name: pool(name) for name in ("generations", "ids", "timings")},

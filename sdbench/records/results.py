@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 TIMING_KEY = ("pass_id", "machine", "cell", "example", "repeat", "is_split")
 ROUND_COLUMNS = ("round_drafted", "round_examined", "round_accepted")
 TOKEN_COLUMNS = (*KEY, *ARRAYS)
+ARRIVALS = ("rate", "ramp", "trace")  # options of timing by which requests arrive at a rate
 
 
 def read(path: str | os.PathLike[str]) -> Results:
@@ -89,6 +90,13 @@ class Results:
         """The resolved configuration of the last run with a latency pass: the last run may have been one with timing=off."""
         timed = (config for config in reversed(self.configs.values()) if isinstance(config.get("timing"), dict))
         return next(timed, self.config)
+
+    @cached_property
+    def open_config(self) -> dict[str, Any]:
+        """The resolved configuration of the last run whose requests arrived at a rate; {} if there is none."""
+        timed = ((config, config.get("timing")) for config in reversed(self.configs.values()))
+        arriving = (config for config, timing in timed if isinstance(timing, dict) and any(map(timing.get, ARRIVALS)))
+        return next(arriving, {})
 
     @cached_property
     def cells(self) -> pd.DataFrame:

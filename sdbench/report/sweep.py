@@ -144,9 +144,8 @@ class Sweep:
 
     @property
     def slo(self) -> Mapping[str, float]:
-        """Seconds within which a request is good, by name, from the last run with a latency pass."""
-        timing = self.results.timed_config.get("timing")
-        return dict(timing.get("slo") or {}) if isinstance(timing, Mapping) else {}
+        """Seconds within which a request is good, by name, from the last run whose requests arrived at a rate."""
+        return dict((self.results.open_config.get("timing") or {}).get("slo") or {})
 
     @cached_property
     def open_load(self) -> pd.DataFrame:
