@@ -8,8 +8,9 @@
 p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users where the engine is a server; it keeps 4 slots.
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
 lengths of `native` and `vllm` are the same; python= is an interpreter with vllm, for which target= and draft= are folders.
-Records stay in `runs`: run it again after an interruption, and only what is missing is decoded. The tables show the runs in `runs`,
-the rows that `out` has of engines without records there, and the settings that lack texts of n=, speed or audit.
+Records stay in `runs`, which holds one pair: run it again after an interruption, and only what is missing is decoded. The tables
+show the runs in `runs`, the rows that `out` has of engines without records there, and the settings that lack texts of n=, speed or
+audit.
 """
 
 import json
@@ -111,6 +112,27 @@ def measure(options: Mapping[str, str], engines: Sequence[str], parts: Sequence[
                 run_to_its_end([sys.executable, "-m", "sdbench", *words], env)
             if part == "audit":
                 audit(engine, options)
+
+
+def refuse_other_pair(engine: str, options: Mapping[str, str]) -> None:
+    """ValueError if the records of an engine are those of another target or draft than the options name."""
+    for end in ("", "-audit"):
+        folder = Path(options["runs"]) / f"{folder_name(engine, options)}{end}"
+        configs = read(folder).configs.values() if (folder / "records").is_dir() else ()
+        for model, role in ((config.get("model") or {}, role) for config in configs for role in ("target", "draft")):
+            held, given = str(model.get(role) or ""), options[role]
+            if held and Path(held).resolve() != Path(given).resolve():
+                raise ValueError(f"{folder} holds records of {role}={held}, not of {role}={given}: give another runs=")
+
+
+def refuse_two_pairs(folder: Path, results: Results) -> None:
+    """ValueError if a folder holds records of two targets or drafts: its rows and verdicts would be mixed."""
+    for role in ("target", "draft"):
+        column = results.cells.get(f"checkpoint_{role}", pd.Series(dtype=object))
+        if len(names := sorted(column.dropna().unique())) > 1:
+            raise ValueError(
+                f"{folder} holds records of several {role}s ({', '.join(names)}): give each pair its own runs="
+            )
 
 
 def run_to_its_end(command: list[str], env: Mapping[str, str]) -> None:
@@ -219,7 +241,9 @@ def write(options: Mapping[str, str]) -> None:
         is_new = engine in folders
         tables.append(kept[(kept["engine"] == engine) & ((kept["threads"] != threads) | (not is_new))])
         if is_new:
-            tables.append(pd.DataFrame(rows_of(engine, read(folders[engine]))).assign(threads=threads))
+            results = read(folders[engine])
+            refuse_two_pairs(folders[engine], results)
+            tables.append(pd.DataFrame(rows_of(engine, results)).assign(threads=threads))
     table = pd.concat([rows.astype(object) for rows in tables if len(rows)], ignore_index=True).infer_objects()
     table["audit"] = table["audit"].astype(object)
     for engine in ENGINES:  # an audit has records of its own: it is shown with rows that were measured elsewhere, too
@@ -256,6 +280,8 @@ def main(words: Sequence[str]) -> int:
                 raise ValueError(f"{name} must be {what}, got {options[name]}") from None
         if not missing and "vllm" in engines and not options["python"]:
             raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
+        for engine in engines if not missing else ():
+            refuse_other_pair(engine, options)
     try:
         with sigterm_as_ctrl_c():
             if not missing:

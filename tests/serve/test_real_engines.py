@@ -11,8 +11,8 @@ import pytest
 from scripts import engines_page, real_engines, real_near_ties
 from sdbench.cli import main
 from sdbench.cli.compose import Composer
-from sdbench.records import read
-from tests.records.synthetic import write_synthetic
+from sdbench.records import Store, read
+from tests.records.synthetic import cell, write_synthetic
 
 COMMITTED = Path(__file__).parents[2] / "results/real"
 FILES = {"target": "t.gguf", "draft": "d.gguf", "data": "humaneval.jsonl"}
@@ -203,6 +203,36 @@ def test_a_mistake_is_one_sentence(words, sentence, capsys):
         real_engines.main(words)
     assert ended.value.code == 2
     assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("end", ["", "-audit"])
+@pytest.mark.parametrize("other", ["target", "draft"])
+def test_a_second_pair_in_one_folder_of_runs_is_refused(end, other, tmp_path, capsys):
+    """Its texts were tested against the first pair's target. Another path to the same file is the same."""
+    named = {role: str(tmp_path / f"{role}.gguf") for role in ("target", "draft")}
+    with Store.open(tmp_path / "runs" / f"llamacpp{end}", config={"model": named}):
+        pass
+    options = {"runs": str(tmp_path / "runs"), **named}
+    real_engines.refuse_other_pair("llamacpp", real_engines.DEFAULTS | options)
+    real_engines.refuse_other_pair("native", real_engines.DEFAULTS | options | {other: "b.gguf"})
+    same = {other: f"{tmp_path}/runs/../{other}.gguf"}
+    real_engines.refuse_other_pair("llamacpp", real_engines.DEFAULTS | options | same)
+    words = [f"{name}={value}" for name, value in (options | {"data": "d", other: "b.gguf"}).items()]
+    with pytest.raises(SystemExit) as ended:
+        real_engines.main(words)
+    assert ended.value.code == 2
+    sentence = f"llamacpp{end} holds records of {other}={named[other]}, not of {other}=b.gguf: give another runs="
+    assert sentence in capsys.readouterr().err
+
+
+def test_a_table_of_two_targets_in_one_folder_is_refused(tmp_path, capsys):
+    home = write_synthetic(tmp_path / "runs" / "native", n=2, ws=(), temperature=0.0, timing_examples=0)
+    with Store.open(home, config={}) as store:
+        store.add_cells([cell("other", "gsm8k-tiny", "target", temperature=0.0)])
+    with pytest.raises(SystemExit) as ended:
+        real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out"])
+    assert ended.value.code == 2
+    assert "holds records of several targets (" in capsys.readouterr().err
 
 
 def test_near_ties_are_looked_for_in_every_lossless_setting(monkeypatch):
