@@ -75,6 +75,58 @@ def test_a_server_that_writes_another_text_when_asked_again_is_no_answer(served_
     assert "omits token ids, and the repeated request gave a different text" in capsys.readouterr().err
 
 
+def test_users_of_a_closed_loop_do_not_ask_for_ids_that_a_stream_leaves_out(served_words, llamacpp, tmp_path, capsys):
+    """They are asked for at the end of a block, one at a time; where the text then is another, all tokens count."""
+    server, busy = llamacpp(left_out=(2,)), []
+    usual = server.maker
+    assert main([*served_words(tmp_path), *engine_words(server)]) == 0
+
+    def same(body) -> Text:
+        time.sleep(0.01)
+        busy.append((body["stream"], server.under_way))
+        return usual(body)
+
+    def other(body) -> Text:
+        text = usual(body)
+        is_repeated = not body["stream"] and body["max_tokens"] == 24  # of a text, not of the first look
+        return Text([6 if is_repeated else 5, *text.ids[1:]], text.accepted, text.drafted)
+
+    words = [word for word in served_words(tmp_path, report="off") if word != "timing=off"]
+    words += [*engine_words(server), "timing.examples=2"]
+    server.maker = same
+    assert main([*words, "engine.concurrency=3"]) == 0
+    repeated = [under_way for is_stream, under_way in busy if not is_stream]
+    assert len(repeated) > 9
+    assert repeated[1:] == [1] * (len(repeated) - 1), "nobody else is answered meanwhile"
+    assert "left token ids out" not in capsys.readouterr().err
+    server.maker = other
+    assert main([*words, "engine.concurrency=4", "engine.retries=0"]) == 0
+    assert "left token ids out of 12 of 12 timed texts, and did not repeat them" in capsys.readouterr().err
+    loads = read(tmp_path / NAME).loads
+    assert loads.groupby("concurrency")["tokens"].unique().map(len).tolist() == [1, 1, 1]
+    assert loads["held_s"].notna().all(), "no block was disturbed"
+
+
+@pytest.mark.parametrize(
+    ("words", "warning"),
+    [
+        (
+            ["timing.rate=2"],
+            "llama.cpp answers 1 request at a time while requests arrive at a rate, and the others wait",
+        ),
+        (["timing.rate=2", "engine.concurrency=[1,4]"], "llama.cpp answers 4 requests at a time while requests arrive"),
+        (["timing.rate=2", "engine.slots=1"], ""),
+        (["timing.examples=2"], ""),
+    ],
+)
+def test_the_number_of_slots_is_named_if_requests_arrive_at_a_rate(words, warning, llamacpp_words, capsys):
+    plain = [word for word in llamacpp_words if word != "timing=off"]
+    assert main(["--plan", *plain, *words]) == 0
+    output = capsys.readouterr().err
+    assert warning in output
+    assert ("at a time while requests arrive" in output) == bool(warning)
+
+
 def rows_of(folder: Path) -> list[tuple[str, str, int]]:
     """What the parts on disk hold, doubles and all."""
     parts = [

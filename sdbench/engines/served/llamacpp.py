@@ -11,6 +11,7 @@ from sdbench.config import ConfigError, Run, show
 from sdbench.config.checks import integer
 from sdbench.engines.served.request import ServerSetting, model_id_of
 from sdbench.engines.served.started import StartedServers
+from sdbench.prepare.progress import warn
 from sdbench.serve.command import flags, look_at_llama_server
 
 if TYPE_CHECKING:
@@ -63,6 +64,12 @@ class LlamaCpp(StartedServers):
             if checkpoint.gguf is None:
                 name = model_id_of(run, role)
                 raise ConfigError(f"engine=llamacpp loads .gguf files, and model.{role}={show(name)} is none")
+        if run.timing is not None and run.timing.is_open and self.slots is None:
+            num = self.most_requests
+            warn(
+                f"llama.cpp answers {num} request{'' if num == 1 else 's'} at a time while requests arrive at a rate, and the "
+                "others wait: engine.slots=N starts it with more"
+            )
         return metadata
 
     def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
