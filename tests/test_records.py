@@ -15,9 +15,9 @@ import pytest
 
 import sdbench
 from sdbench.metrics.summary import summarise
-from sdbench.records import Cell, GenerationRecord, SchemaError, Store, cell_key
+from sdbench.records import Cell, GenerationRecord, SchemaError, Store, cell_key, measured
 from sdbench.records import store as store_module
-from sdbench.records.measured import CallRecord
+from sdbench.records.measured import CallRecord, PooledRecord
 from sdbench.records.parts import commit_table
 from sdbench.records.schema import generation_tables
 from sdbench.report.sweep import Sweep
@@ -584,3 +584,23 @@ def test_bounds_of_goodput_are_those_of_the_last_run_whose_requests_arrived_at_a
     assert results.open_config["timing"] == bounds[1]
     empty = results.cells
     assert Sweep(results, "", "", "m", "t", 0.0, empty, empty).slo == {"ttft": 0.5}
+
+
+def test_pooled_counts_from_before_force_are_left_out_once_a_text_is_new(tmp_path: Path):
+    """Records without an epoch are of epoch 0, and a cell that was not forced keeps its own."""
+    counts = {"source": "server", "texts": 2, "tokens": 20, "steps": 4.0, "drafted": 12.0}
+    old = [PooledRecord(c.key, accepted=3.0, block=f"old {c.verifier}", **counts) for c in (ENSEMBLE, TARGET)]
+    with Store.open(tmp_path, config={}, provenance={}) as store:
+        store.add_cells([ENSEMBLE, TARGET])
+        store.append_generations([*records(), *records(TARGET)])
+        table = measured.plain_table(old, "pooled", run="r").drop_columns(["epoch"])
+        commit_table(tmp_path / "records" / "pooled-20260101T000000.000000-0a.parquet", table)
+    assert sorted(sdbench.read(tmp_path).pooled["block"]) == ["old ensemble", "old target"]
+    with Store.open(tmp_path, config={}, provenance={}) as store:
+        store.force([ENSEMBLE.key])
+        assert (store.epoch_of(ENSEMBLE.key), store.epoch_of(TARGET.key)) == (1, 0)
+        assert len(sdbench.read(tmp_path).pooled) == 2, "nothing is new yet"
+        store.append_generations(records(examples=1))
+        assert sdbench.read(tmp_path).pooled["block"].tolist() == ["old target"], "of the old server"
+        store.append([PooledRecord(ENSEMBLE.key, accepted=9.0, block="new", epoch=1, **counts)])
+    assert sorted(sdbench.read(tmp_path).pooled["block"]) == ["new", "old target"]

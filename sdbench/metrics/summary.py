@@ -27,7 +27,8 @@ WITH_INTERVALS = (
     *(*SECONDS, "mean_tokens", "repeated_4grams", "loop_rate", *RATES_OF_FLAGS),
 )
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
-POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from")  # of a server that tells no rounds
+# Of a server that reports no rounds: the last is the number of texts that the others rest on.
+POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from", "pooled_texts")
 COUNTS = ("num_generations", "num_timed", "num_split")
 PLAIN = (*POOLED, "metric", "protocol", *VARIED, "is_lossless", *TESTS, *COUNTS, "knobs", "also", "cell")
 
@@ -104,7 +105,8 @@ def _pooled_sums(part: pd.DataFrame) -> dict[str, Any]:
     """Return sums over all texts of a cell, without an interval, since no example's part in them is known."""
     drafted, accepted, steps = (float(part[name].sum(skipna=False)) for name in ("drafted", "accepted", "steps"))
     values = (accepted / drafted if drafted else None, 1 + accepted / steps if steps else None)
-    return dict(zip(POOLED, (*values, "+".join(sorted(set(part["source"])))), strict=True))
+    source = "+".join(sorted(set(part["source"])))
+    return dict(zip(POOLED, (*values, source, int(part["texts"].sum())), strict=True))
 
 
 def _over_lossless(key: str, cells: pd.DataFrame, passes: Passes, level: float) -> dict[str, float]:

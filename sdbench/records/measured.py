@@ -133,6 +133,7 @@ class PooledRecord:
     drafted: float  # NaN: not reported
     accepted: float
     block: str  # a block of texts is counted once
+    epoch: int = 0  # of the cell when they were decoded; `force` begins another
 
 
 @dataclass(frozen=True, slots=True)

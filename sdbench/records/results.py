@@ -188,8 +188,17 @@ class Results:
 
     @cached_property
     def pooled(self) -> pd.DataFrame:
-        """One row per block of texts whose rounds a server did not report, with the labels of its cell."""
-        return self._with_labels(self._plain("pooled", ("cell", "block")))
+        """One row per block of texts whose rounds a server did not report, with the labels of its cell.
+
+        Blocks from before the newest `force` of a cell are left out as soon as one of its texts is new.
+        """
+        frame = self._plain("pooled", ("cell", "block"))
+        frame = frame.assign(epoch=frame["epoch"].fillna(0).astype("int64"))
+        epochs = dict(frame.groupby("cell")["epoch"].max())
+        for cell, epoch in zip(self._rows["cell"].to_pylist(), self._rows["epoch"].to_pylist(), strict=True):
+            epochs[cell] = max(epoch, epochs.get(cell, 0))
+        is_newest = frame["epoch"].to_numpy() == frame["cell"].map(epochs).to_numpy()
+        return self._with_labels(frame[is_newest].reset_index(drop=True))
 
     @cached_property
     def partings(self) -> pd.DataFrame:

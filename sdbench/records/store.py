@@ -195,6 +195,10 @@ class Store:
             self._commit_json(name, {"cells": wanted, "epoch": epoch, "run": self.run})
         self._epochs = self._snapshot().epochs
 
+    def epoch_of(self, cell: str) -> int:
+        """Return how often `force` has requested a cell again."""
+        return self._epochs.get(cell, 0)
+
     def take(self, items: Iterable[GenerationKey]) -> list[GenerationKey]:
         """Claim items; return those that this job holds and that are still missing. A claim ends when its records are written."""
         items = list(items)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from standin import decoded
+from standin import Text, decoded
 
 from sdbench.cli import main
 from sdbench.metrics.load import load_table
@@ -164,6 +164,30 @@ def test_without_steps_acceptance_is_pooled_and_marked(
     summary = pd.read_csv(tmp_path / NAME / "summary.csv")
     assert summary["acceptance"].isna().all()
     assert summary["pooled_block_acceptance"].iloc[0] == pytest.approx(row["accepted"] / row["drafted"])
+    assert summary["pooled_texts"].iloc[0] == 3
+
+
+def test_pooled_counts_are_those_of_the_server_that_was_asked_last(served_words, standin, tmp_path):
+    """They were averaged with those from before force=true."""
+    words = served_words(tmp_path, report="off")
+    for text in (Text([5] * 8, [1, 2, 1], [3] * 3), Text([5] * 9, [3, 3], [3, 3])):
+        server = standin(lambda body, text=text: text, level="summary")
+        assert main([*words, *engine_words(server), "force=true"]) == 0
+    results = read(tmp_path / NAME)
+    assert results.pooled[["texts", "drafted", "accepted"]].to_numpy().tolist() == [[3, 18, 18]]
+
+
+def test_counts_of_a_block_that_was_cut_off_are_those_of_its_texts(served_words, standin, tmp_path):
+    """The sums that came with the texts were lost with the block."""
+    server = standin(lambda body: Text([5] * 8, [1, 2, 1], [3] * 3), level="summary")
+    server.faults = ["", "", "", "400"]  # the probe and two texts are answered
+    words = [*served_words(tmp_path, report="off", batch_size=1), *engine_words(server)]
+    assert main(words) == 1
+    assert read(tmp_path / NAME).pooled["texts"].tolist() == [2]
+    assert main(words) == 0
+    results = read(tmp_path / NAME)
+    assert sorted(results.pooled["texts"]) == [1, 2]
+    assert len(results.generations) == 3
 
 
 def test_the_latency_pass_is_a_closed_loop_at_each_concurrency(served_words, standin, tmp_path):

@@ -118,13 +118,16 @@ class ServedDecoder:
             return await client.complete(self.body(client, item))
 
         texts: list[Answer] = []
-        before = self.pump.run(client.counters()) if is_pooled else None
-        for item, answer in self.pump.each(items, work, self.most):
-            texts.append(answer)
-            yield item, self.generation(client, item, answer)
-        after = self.pump.run(client.counters()) if is_pooled else None
-        if is_pooled and (record := pool(items[0].cell, texts, before, after)) is not None:
-            self.store.append([record])
+        before, after = self.pump.run(client.counters()) if is_pooled else None, None
+        try:
+            for item, answer in self.pump.each(items, work, self.most):
+                texts.append(answer)
+                yield item, self.generation(client, item, answer)
+            after = self.pump.run(client.counters()) if is_pooled else None
+        finally:  # counts that came with the texts hold for those of a block that was cut off, too
+            cell = items[0].cell
+            if is_pooled and (record := pool(cell, texts, before, after, epoch=self.store.epoch_of(cell))) is not None:
+                self.store.append([record])
 
     def time(self, plan: LatencyPlan) -> None:
         time_plan(self, plan)
@@ -191,7 +194,12 @@ class ServedDecoder:
 
 
 def pool(
-    cell: str, texts: Sequence[Answer], before: Mapping[str, float] | None, after: Mapping[str, float] | None
+    cell: str,
+    texts: Sequence[Answer],
+    before: Mapping[str, float] | None,
+    after: Mapping[str, float] | None,
+    *,
+    epoch: int = 0,
 ) -> PooledRecord | None:
     """Return the counts that came with each text, summed; else the change of the server's counters; None if it reports neither."""
     if not texts:
@@ -207,4 +215,5 @@ def pool(
         return None
     source = "requests" if len(totals) == len(texts) else "server"
     tokens = sum(len(text.ids) for text in texts)
-    return PooledRecord(cell=cell, source=source, texts=len(texts), tokens=tokens, **sums, block=secrets.token_hex(8))
+    block = secrets.token_hex(8)
+    return PooledRecord(cell=cell, source=source, texts=len(texts), tokens=tokens, **sums, block=block, epoch=epoch)
