@@ -38,10 +38,10 @@ BOUNDS = ({"ttft": 1000, "tpot": 500}, {"ttft": 1000, "tpot": 499}, {"ttft": 400
 
 
 def test_chunks_come_with_the_answer():
-    answer = SimpleNamespace(chunks=((0.5, 1), (0.75, 3)), ids=(1, 2, 3, 4), server_s={})
+    answer = SimpleNamespace(chunks=((0.5, 1), (0.75, 3)), num_tokens=4, server_s={})
     sent = SentRequest.of_answer(0, 10.0, 1, 0.0, answer)
     assert (sent.chunks_s, sent.first_token_s, sent.last_token_s) == ((10.5, 10.75), 10.5, 10.75)
-    nothing = SentRequest.of_answer(0, 10.0, 1, 0.0, SimpleNamespace(chunks=(), ids=(), server_s={}))
+    nothing = SentRequest.of_answer(0, 10.0, 1, 0.0, SimpleNamespace(chunks=(), num_tokens=0, server_s={}))
     assert (nothing.chunks_s, nothing.first_token_s, nothing.last_token_s) == ((), 10.0, 10.0)
 
 
