@@ -313,3 +313,11 @@ def test_memory_stays_near_that_of_the_weights(tmp_path, cache):
     assert peaks["load"] < 1.2
     weights = 2 * find(str(large)).parameters
     assert peaks["copy"] < 0.5 + large.stat().st_size / weights
+
+
+def test_another_version_of_transformers_makes_its_own_copy(whole_file, cache, monkeypatch):
+    before = find(str(whole_file))
+    monkeypatch.setattr(room, "version", lambda package: "99.0")
+    after = find(str(whole_file))
+    assert before.folder != after.folder
+    assert after.folder.name.endswith("-99.0")
