@@ -191,7 +191,10 @@ def test_assisted_generation_is_timed_in_the_same_pass(words, tmp_path, no_figur
     assert main(given) == 0
     assert len(read(tmp_path / NAME).timings) == count, "nothing is timed twice"
     calls = results.calls
-    for path in (tmp_path / NAME / "records").glob("calls-*"):
+    assert len(calls)
+    paths = list((tmp_path / NAME / "records").glob("calls-*"))
+    assert paths
+    for path in paths:
         path.unlink()  # as if a kill had come before they were written
     assert main(given) == 0
     again = read(tmp_path / NAME)
