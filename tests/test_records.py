@@ -20,7 +20,7 @@ from sdbench.records import store as store_module
 from sdbench.records.measured import CallRecord, PooledRecord
 from sdbench.records.parts import commit_table
 from sdbench.records.schema import generation_tables
-from sdbench.report.sweep import Sweep
+from sdbench.report.sweep import Sweep, sweeps_of
 from tests.records.equality import assert_same_records
 from tests.records.synthetic import Shape, cell, sweep, timings, write_synthetic
 
@@ -571,7 +571,24 @@ def test_a_latency_pass_is_described_by_the_last_run_that_had_one(tmp_path: Path
             pass
     results = sdbench.read(tmp_path)
     assert results.config["timing"] is None
-    assert results.timed_config["timing"] == {"batch_size": 8}
+    assert results.timed_config_of(["x"])["timing"] == {"batch_size": 8}
+
+
+def test_each_temperature_is_described_by_a_run_of_its_cells(tmp_path: Path):
+    """Not by the last run of the folder: its batch size, and its command that times settings, are those of other cells."""
+    points = [cell("a", "gsm8k-tiny", "ensemble", w=0.3, temperature=temperature) for temperature in (0.0, 1.0)]
+    for number, point in enumerate(points, start=1):
+        with Store.open(tmp_path, config={"timing": {"batch_size": number}}) as store:
+            store.add_cells([point])
+            record = Shape().decode(point, "0")
+            store.append_generations([record])
+            store.append(timings(point, record, pass_id=f"{number}", repeats=1, shape=Shape()))
+    with Store.open(tmp_path, config={"timing": None}) as store:
+        store.append_generations([Shape().decode(points[0], "1")])
+    results = sdbench.read(tmp_path)
+    sizes = [results.timed_config_of([point.key])["timing"]["batch_size"] for point in points]
+    assert sizes == [1, 2]
+    assert [sweep.batch_size for sweep in sweeps_of([results], [summarise(results)])] == [1, 2]
 
 
 def test_bounds_of_goodput_are_those_of_the_last_run_whose_requests_arrived_at_a_rate(tmp_path: Path):

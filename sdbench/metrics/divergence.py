@@ -181,7 +181,7 @@ def follow(divergence: pd.DataFrame, **options: float) -> pd.DataFrame:
     for cell, part in divergence.groupby("cell", sort=True):
         by_example = part.groupby("example", sort=True)
         same = by_example["is_same"].mean().to_numpy(dtype=np.float64)
-        prefix = mean_interval(by_example["prefix"].mean(), **options)  # type: ignore[arg-type]
+        prefix = mean_interval(by_example["prefix"].mean(), bounds=(0, None), **options)  # type: ignore[arg-type]
         row: dict[str, object] = {"cell": cell, "n": len(same)}
         for name, estimate in (("same", share(same, **options)), ("prefix", prefix)):
             row |= spread(name, estimate)
@@ -201,4 +201,4 @@ def share(values: NDArray[np.float64], **options: float) -> Estimate:
     """Return a share of examples: Wilson's interval for yes or no, the bootstrap where several samples were averaged."""
     if len(values) and is_binary(values):
         return proportion_interval(int(values.sum()), len(values), level=options.get("level", 0.95))
-    return mean_interval(values, **options)  # type: ignore[arg-type]
+    return mean_interval(values, bounds=(0, 1), **options)  # type: ignore[arg-type]

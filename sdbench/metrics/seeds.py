@@ -47,11 +47,11 @@ def pool_seeds(folders: Sequence[Results]) -> Results | None:
     return Results.of_frames(
         f"seeds {', '.join(str(seed) for seed in sorted(set(seeds[chosen].dropna())))} pooled",
         config=folders[-1].config,
-        timed_config=folders[-1].timed_config,
+        configs=dict(sorted(run for folder in folders for run in folder.configs.items())),
         open_config=folders[-1].open_config,
         cells=cells[chosen & (cells["cell"] == first)],
         calls=together("calls"),
-        **{name: pool(name) for name in ("generations", "ids", "timings")},
+        **{name: pool(name) for name in ("generations", "ids", "timings", "runs_of_cells")},
     )
 
 

@@ -123,7 +123,7 @@ def _counts_and_rates(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str
         row |= spread(name, estimate)
     row |= spread("speedup_modelled", speed.modelled_speedup(part, calls, **options))
     whole = part.groupby("example", sort=True)
-    row |= spread("mean_tokens", mean_interval(whole["tokens"].mean(), **options))
+    row |= spread("mean_tokens", mean_interval(whole["tokens"].mean(), bounds=(0, None), **options))
     for flag, name in zip(FLAGS, RATES_OF_FLAGS, strict=True):
         if flag in part:
             shares = part[flag].astype("float64").groupby(part["example"], sort=True).mean().dropna()

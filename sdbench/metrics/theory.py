@@ -29,10 +29,14 @@ def has_law(cells: pd.DataFrame) -> pd.Series:
 
 
 def laws(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return one row per swept cell: measured acceptance and bias, the ensemble's theory, and the token-wise bound."""
+    """Return one row per swept cell: measured acceptance and bias, the ensemble's theory, and the token-wise bound.
+
+    A greedy rule records no bias, and the theory does not hold for it.
+    """
     is_swept = ~summary["verifier"].isin(set(BASELINES) - {"lossless"})
     frame = summary.loc[is_swept & summary["tv"].notna(), list(LAW_COLUMNS)].copy()
     weight = frame[WEIGHT].where(frame["verifier"] != "lossless", 1.0).where(has_law(summary).loc[frame.index])
+    weight = weight.where(frame["bias"].notna())
     frame["acceptance_law"] = 1 - weight * frame["tv"]
     frame["bias_law"] = (1 - weight) * frame["tv"]
     frame["acceptance_bound"] = 1 - frame["tv"] + frame["bias"]

@@ -95,6 +95,7 @@ class Weighed:
     command: str = ""  # of the last run with a latency pass
     batch_size: int = 1  # of the latency pass
     settings: Mapping[str, str] = field(default_factory=dict)  # of each cell, the same in any sweep
+    sweep: str = ""  # its key, as in the table of cells
 
     @property
     def n(self) -> int:
@@ -168,7 +169,8 @@ class _Weigher:
         """Weigh one sweep from the rows of its swept cells."""
         model, task = group[["model", "task"]].iloc[0]
         metric = metric_of(self.cells, str(group.index[0]))
-        bare = Weighed(model, task, title, metric)
+        sweep = str(group["sweep"].iloc[0])
+        bare = Weighed(model, task, title, metric, sweep=sweep)
         orders = sequences(group)
         bases = {key: base for order in orders for key in order if (base := self._base(key)) is not None}
         sizes = {key: len(quality.shared_rows(self.rows[key], self.rows[base])[0]) for key, base in bases.items()}
@@ -186,14 +188,13 @@ class _Weigher:
             return replace(bare, problem=f"no recommendation, {size}")
         if problem := self._unreadable(bases[orders[0][0]]):
             return replace(bare, problem=problem)
-        sweep = str(group["sweep"].iloc[0])
         same = self.cells[self.cells["sweep"] == sweep]
         failures = self._failures(same)
         curves = [
             compare_settings(o, self.cells, self.rows, ALPHA / len(orders), self.options, failures) for o in orders
         ]
         keys, lossless = [key for order in orders for key in order], lossless_settings(same)
-        config = self.results.timed_config
+        config = self.results.timed_config_of(list(same.index))
         timing = config.get("timing") or {}
         return replace(
             bare,

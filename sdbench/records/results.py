@@ -86,10 +86,21 @@ class Results:
         return next(reversed(self.configs.values()), {})
 
     @cached_property
-    def timed_config(self) -> dict[str, Any]:
-        """The resolved configuration of the last run with a latency pass: the last run may have been one with timing=off."""
-        timed = (config for config in reversed(self.configs.values()) if isinstance(config.get("timing"), dict))
-        return next(timed, self.config)
+    def runs_of_cells(self) -> pd.DataFrame:
+        """The runs that decoded or timed each cell, in columns `cell` and `run`."""
+        import pandas as pd
+
+        measured = [self._rows_of_kind(kind)[["cell", "run"]] for kind in ("timings", "loads", "open_loads")]
+        return pd.concat([self._rows.select(["cell", "run"]).to_pandas(), *measured]).drop_duplicates(ignore_index=True)
+
+    def timed_config_of(self, cells: Sequence[str]) -> dict[str, Any]:
+        """The configuration of the last run of these cells that had a latency pass; of their last run if none had one.
+
+        Without records of these cells all runs count.
+        """
+        runs = set(self.runs_of_cells["run"][self.runs_of_cells["cell"].isin(cells)]) & set(self.configs)
+        configs = [config for run, config in reversed(self.configs.items()) if run in runs or not runs] or [{}]
+        return next((config for config in configs if isinstance(config.get("timing"), dict)), configs[0])
 
     @cached_property
     def open_config(self) -> dict[str, Any]:

@@ -14,7 +14,15 @@ from sdbench.metrics.columns import WEIGHT
 from sdbench.metrics.speed import FIRST_TOKEN
 from sdbench.report.sweep import Sweep
 
-SETTING = ["verifier", WEIGHT, "knobs", "drafter", "num_draft"]  # what identifies a curve over all lengths
+SETTING = [
+    "verifier",
+    WEIGHT,
+    "knob",
+    "value",
+    "knobs",
+    "drafter",
+    "num_draft",
+]  # what identifies a curve over all lengths
 RATES = ("acceptance", "quality", "ms_per_token", "tokens_per_round", "speedup", *FIRST_TOKEN)
 
 
@@ -64,7 +72,7 @@ def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
         tables.append(sweep.points.assign(**times, input_tokens=lengths))
     table = pd.concat(tables, ignore_index=True)
     names = [f"{name}{end}" for name in RATES for end in ("", "_low", "_high")]
-    first = ["model", "task", "temperature", "label", *SETTING, "knob", "value", "padded_to"]
+    first = ["model", "task", "temperature", "label", *SETTING, "padded_to"]
     padded = [sweep.padded_to for sweep, part in zip(sweeps, tables, strict=True) for _ in range(len(part))]
     table = table.assign(padded_to=padded)[[*first, "input_tokens", "n", "metric", *names, "cell"]]
     return InputLengths(tuple(sweeps), table.sort_values("input_tokens", kind="stable").reset_index(drop=True))

@@ -134,7 +134,7 @@ class Sweep:
     @property
     def batch_size(self) -> int | None:
         """Texts that were timed together; None if no run's configuration has it."""
-        timing = self.results.timed_config.get("timing")
+        timing = self.results.timed_config_of(list(self.cells.index)).get("timing")
         return int(timing.get("batch_size", 1)) if isinstance(timing, Mapping) else None
 
     @cached_property

@@ -9,6 +9,7 @@ import pytest
 
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, Store, read
+from sdbench.report.figures.inputs import _curves as curves_of
 from sdbench.report.figures.inputs import against_input
 from sdbench.report.figures.style import house_style
 from sdbench.report.inputs import RATES, input_lengths
@@ -57,6 +58,21 @@ def test_a_table_has_every_setting_at_every_length(one_folder):
     assert set(timed["verifier"]) == {"target", "lossless", "ensemble"}
     assert (timed["ms_per_token_low"] <= timed["ms_per_token"]).all()
     assert (timed["ms_per_token"] <= timed["ms_per_token_high"]).all()
+
+
+def test_values_of_a_knob_that_is_not_w_are_curves_of_their_own(tmp_path):
+    with Store.open(tmp_path / "home", config={}, provenance={}) as store:
+        for length in LENGTHS[:2]:
+            cells = sweep_cells("a", "gsm8k-tiny", ws=(), num_drafts=(5,), temperature=1.0, epsilons=(0.1, 0.4))
+            asked = {"name": "gsm8k-tiny", "padding": {"to": length, "with": "x"}}
+            cells = [replace(cell, content={**cell.content, "task": asked}) for cell in cells]
+            store.add_cells(cells)
+            store.append_generations([Shape(16).decode(cell, f"{i}") for cell in cells for i in range(3)])
+    (group,) = input_lengths(sweeps(tmp_path / "home"))
+    curves, _ = curves_of(group.table)
+    labels = {curve.name: len(curve.cells) for curve in curves}
+    assert {name for name in labels if "typical" in name} == {"typical eps=0.1 K=5", "typical eps=0.4 K=5"}
+    assert set(labels.values()) == {2}
 
 
 @pytest.mark.slow

@@ -82,7 +82,8 @@ def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, ro
     stored = [name for name in results.scores if generations[name].notna().any()]
     scales = {metric.name: metric.scale for metric in scores_of(cells.iloc[0].to_dict(), stored)} if len(cells) else {}
     group = {"title": sweep.title, "metric": sweep.metric.name, "sign": sign_of(sweep.metric), "examples": examples}
-    group |= {"scales": scales, "num_all": generations["example"].nunique()}
+    group |= {"unit": "" if sweep.metric.unit == "raw" else " points", "scales": scales}
+    group |= {"num_all": generations["example"].nunique()}
     group["cells"] = [describe_cell(sweep, str(key)) for key in cells.index]
     group["compared"] = [index for index, key in enumerate(cells.index) if key in compared]
     browser.groups.append(group)

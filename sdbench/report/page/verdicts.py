@@ -16,6 +16,7 @@ import pandas as pd
 from sdbench.metrics.cells import reference
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.needed import examples_needed
+from sdbench.metrics.quality import points as points_of
 from sdbench.metrics.quality import sign_of
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
 from sdbench.metrics.safety import Comparison, run_in_sequence
@@ -61,16 +62,14 @@ class Fact(NamedTuple):
 def match_advice(
     sweeps: Sequence[Sweep], results: Sequence[Results], advice: Sequence[Recommendation]
 ) -> list[Advised]:
-    """Return each advice with its sweep: the one whose cells were tested, otherwise the next of its folder, pair and task."""
-    advised: list[Advised] = []
-    for folder, given in zip(results, advice, strict=True):
-        for each, weighed in zip(given.advices, given.weighed, strict=True):
-            keys = {test.cell for curve in weighed.curves for test in curve}
-            same = [s for s in sweeps if s.results is folder and (s.model, s.task) == (each.model, each.task)]
-            free = [sweep for sweep in same if not any(sweep is taken.sweep for taken in advised)]
-            tested_here = [sweep for sweep in same if keys & set(sweep.cells.index)]
-            advised += [Advised(sweep, each, weighed) for sweep in (tested_here or free)[:1]]
-    return advised
+    """Return each advice with its sweep, for those that the report shows."""
+    shown = {(id(sweep.results), sweep.cells["sweep"].iloc[0]): sweep for sweep in sweeps}
+    return [
+        Advised(shown[id(folder), weighed.sweep], each, weighed)
+        for folder, given in zip(results, advice, strict=True)
+        for each, weighed in zip(given.advices, given.weighed, strict=True)
+        if (id(folder), weighed.sweep) in shown
+    ]
 
 
 def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, Any]:
@@ -218,7 +217,8 @@ def losses_of(sweep: Sweep, key: str) -> LossDetail | None:
         return None
     generations = sweep.results.generations
     scores = by_example(generations[generations["cell"].isin([key, base])], sweep)
-    points = (sign_of(sweep.metric) * sweep.metric.scale * (scores[key] - scores[base])).dropna()
+    changes = (scores[key] - scores[base]).dropna()
+    points = changes * (points_of(1.0, sweep.metric) if sweep.metric.is_bounded else sign_of(sweep.metric))
     if points.empty:
         return None
     counts, _ = np.histogram(points, [-np.inf, *LOSSES.values()])

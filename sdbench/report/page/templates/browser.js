@@ -117,7 +117,7 @@ async function open(place) {
 
 function why(listing, group) {
   const parts = [listing.is_change ? "one of the largest changes from lossless" : "drawn at random"];
-  if (listing.change) parts.push(signed(group.sign * listing.change, scaleOf(group.metric, group)) + " points of " + group.metric + " at " + farthest(listing, group));
+  if (listing.change) parts.push(signed(group.sign * listing.change, scaleOf(group.metric, group)) + group.unit + " of " + group.metric + " at " + farthest(listing, group));
   return parts.join(", ");
 }
 
