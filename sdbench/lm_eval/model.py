@@ -169,10 +169,11 @@ class SpeculativeLM(TemplateLM):
     def _answer(self, task: str, requests: Sequence[Any], given: Mapping[str, Any]) -> list[str]:
         """Return the answers of one task. Of a prompt that is too long the last tokens are kept, as in the harness."""
         options = AnswerOptions.of(task, given, self.max_length)
+        added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
         refuse_broken_limits(replace(self.run, temperature=options.temperature), self._parts)
         prompts = [self.tok_encode(str(request.args[0]))[-options.room :] for request in requests]
         keys = [
-            digest_of_data([self.identity, task, asdict(options), index, prompt])
+            digest_of_data([self.identity, task, asdict(options), index, prompt, *added])
             for index, prompt in enumerate(prompts)
         ]
         answers: dict[str, dict[str, Any]] = {}
@@ -218,6 +219,7 @@ class SpeculativeLM(TemplateLM):
             temperature=options.temperature,
             **cuts,
             max_new_tokens=options.max_new_tokens,
+            stop_ids=self.pair_info.ends("target", options.stops),
             should_stop=stopper(self.pair_info.text, options.stops),
             keys=numbers,
             seed=self.run.seed,

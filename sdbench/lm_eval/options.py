@@ -12,6 +12,7 @@ from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportM
 
 from sdbench.cli import compose_run
 from sdbench.config import ConfigError, Run, show
+from sdbench.probs import Warp
 
 SHORT = {"target": "model.target", "draft": "model.draft"}  # short names in --model_args target=…,draft=…
 SAMPLING = ("decode", "temperature", "top_k", "top_p", "max_new_tokens")  # decided by the harness for each task
@@ -51,9 +52,19 @@ class AnswerOptions:
             raise ConfigError(
                 f"max_gen_toks={length} of {task} leaves no room for a prompt: the pair takes {limit} tokens"
             )
-        temperature = float(options.get("temperature", 0)) if options.get("do_sample") else 0.0
-        cuts = {key: options.get(key) if temperature else None for key in ("top_k", "top_p")}
+        is_sampled = bool(options.get("do_sample"))
+        temperature = float(options.get("temperature") or 0) if is_sampled else 0.0
+        if is_sampled and not temperature:
+            raise ConfigError(
+                f"do_sample=true of {task} needs a temperature above 0: add one, such as "
+                "--gen_kwargs do_sample=true,temperature=0.7"
+            )
+        cuts = {key: options.get(key) if is_sampled else None for key in ("top_k", "top_p")}
         cuts["top_k"] = cuts["top_k"] or None  # 0 means all tokens, as in transformers
+        try:
+            Warp(temperature, **cuts)
+        except ValueError as error:
+            raise ConfigError(f"{error} in the generation options of {task}") from None
         return cls(tuple(filter(None, options["until"])), length, limit - length, temperature, **cuts)
 
 

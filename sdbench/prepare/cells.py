@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
@@ -136,7 +136,8 @@ class _CellMaker:
         knobs: tuple[Knob, ...],
     ) -> dict[str, Any]:
         """Everything else that decides a text or its score."""
-        decoding = decoding_of(self.run, self.pair_info, rule, setting, knobs, role=role, drafter=drafter)
+        options: dict[str, Any] = {"role": role, "drafter": drafter, "stops": self.task.stop}
+        decoding = decoding_of(self.run, self.pair_info, rule, setting, knobs, **options)
         task = version_of(type(self.task), version=self.task.version)
         return {
             **self.asked,
@@ -167,6 +168,7 @@ def decoding_of(
     *,
     role: str = "pair",
     drafter: DrafterClass | None = None,
+    stops: Sequence[str] = (),
 ) -> dict[str, Any]:
     """Return what decides a text besides the prompt, the weights and the knobs."""
     reads = checkpoints_of(pair_info, role, drafter)
@@ -178,7 +180,7 @@ def decoding_of(
         **({"heads": heads} if (heads := contents(rule)) else {}),
         **({"distilled": card} if "draft" in reads and (card := pair_info.distilled) else {}),
         **({"draft_tokenizer": _draft_tokenizer_key(pair_info)} if drafter and drafter.translates else {}),
-        "stop_ids": sorted(pair_info.stop_ids["draft" if role == "draft" else "target"]),
+        "stop_ids": sorted(pair_info.ends("draft" if role == "draft" else "target", stops)),
         "top_k": run.top_k,
         "top_p": run.top_p,
         "seed": run.seed,

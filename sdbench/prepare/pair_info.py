@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -117,6 +117,13 @@ class PairInfo:
     def ids_of(self, text: str) -> list[int]:
         """Tokenize a text without adding special tokens."""
         return list(self.tokenizer(text, add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
+
+    def ends(self, role: str, stops: Collection[str] = ()) -> tuple[int, ...]:
+        """Return the ids that end a text of this model: its end-of-text ids, and the special tokens among the stop strings, which
+        no decoded text contains.
+        """
+        ids, known = self.stop_ids[role], self.tokenizer.added_tokens_decoder
+        return (*ids, *(i for i, token in known.items() if token.special and token.content in stops and i not in ids))
 
     def text(self, ids: Sequence[int]) -> str:
         """Decode ids without end-of-text tokens."""

@@ -265,6 +265,18 @@ def test_options_of_answers_that_we_do_not_have_are_refused():
         with pytest.raises(ConfigError, match=rf"^{name}={value} of task is not supported: "):
             AnswerOptions.of("task", {**plain, name: value}, 1000)
     for given, sentence in (
+        (
+            {"temperature": None, "top_p": 0.9},
+            "^do_sample=true of task needs a temperature above 0",
+        ),  # it was greedy, without top_p
+        ({"temperature": 0}, "^do_sample=true of task needs a temperature above 0"),
+        ({"top_k": -1}, "^top_k must be at least 1 or None, got -1 in the generation options of task"),
+        ({"top_p": 0}, "^top_p must be in "),
+        ({"temperature": 1e-7}, "^temperature must be 0, or at least "),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            AnswerOptions.of("task", {k: v for k, v in {**plain, **given}.items() if v is not None}, 1000)
+    for given, sentence in (
         ({"decode": "nucleus"}, "decode is decided by lm_eval for each task"),
         ({"model": "llama-tiny", "model.distilled": "overlap"}, r"model\.distilled=overlap belongs to a task"),
     ):

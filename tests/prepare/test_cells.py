@@ -365,3 +365,10 @@ def test_a_word_that_a_text_knob_takes_is_no_folder_of_the_working_folder(plan_o
     (tmp_path / "Answer").mkdir()
     (tmp_path / "Answer" / "notes.txt").write_text("nothing to do with it")
     assert keys(plan_of(*words)) == before
+
+
+def test_a_stop_string_that_is_a_special_token_ends_texts_by_its_id(plan_of):
+    """No decoded text contains it, so as a string alone it would never end one. Other stop strings leave the key as it was."""
+    stops = {"plain": "task.stop=['Question:']", "special": "task.stop=['Question:','<pad>']"}
+    ids = {name: {tuple(p.cell.content["stop_ids"]) for p in plan_of(word)} for name, word in stops.items()}
+    assert ids == {"plain": {(2,)}, "special": {(0, 2)}}

@@ -82,10 +82,8 @@ class Decoder:
         return [[point.cell.key for point in self.job.planned]]
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
-        """Return the end-of-text ids of the model that writes the text."""
-        lm = self.engine.draft if role == "draft" else self.engine.target
-        assert lm is not None, "a draft decodes alone where there is one"
-        return lm.stop_ids
+        """Return the ids that end a text of the model that writes it."""
+        return self.job.pair_info.ends("draft" if role == "draft" else "target", self.job.task.stop)
 
     def options(
         self,

@@ -87,7 +87,7 @@ class ServedDecoder:
         return [list(chain(*groups[first : first + size])) for first in range(0, len(groups), size)]
 
     def stop_ids(self, role: str) -> tuple[int, ...]:
-        return self.job.pair_info.stop_ids["draft" if role == "draft" else "target"]
+        return self.job.pair_info.ends("draft" if role == "draft" else "target", self.job.task.stop)
 
     def stream(self, work: Work, watch: object = None) -> Iterator[tuple[WorkItem, Generation]]:
         """Decode share by share."""

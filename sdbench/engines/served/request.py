@@ -52,7 +52,7 @@ def request_body(kind: Http, job: Job, model: str, item: WorkItem, most: int) ->
         "top_k": dialect.top_k_all if run.top_k is None else run.top_k,
         "seed": seed_of(run.seed, item),
         "stop": kind.stops_sent(job),
-        "stop_token_ids": list(job.pair_info.stop_ids["draft" if point.role == "draft" else "target"]),
+        "stop_token_ids": list(job.pair_info.ends("draft" if point.role == "draft" else "target", job.task.stop)),
         "stream": True,
         "stream_options": {"include_usage": True},
     }
