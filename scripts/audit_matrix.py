@@ -191,7 +191,8 @@ def run(
     report = audit(built.subject, AuditOptions(tv=tv, samples=samples if model else None))
     results = [*report.rows, *knob_results(built)]
     for rule in able:
-        rows = [row for row in results if row.setting.split()[0] == rule]
+        all_rows = [row for row in results if row.setting.split()[0] == rule]
+        rows = [row for row in all_rows if row.samples]
         largest = max((row.statistic for row in rows if row.p is not None), default=0.0)
         verdicts = {row.verdict for row in rows}
         verdict = next((name for name in ("violated", "too few") if name in verdicts), "sound")
@@ -208,6 +209,7 @@ def run(
                 "largest_log_e": largest,
                 "found_tv": max(least, default=None),
                 **({"head": Head.load(head, str(kind_of_head(rule))).label} if (head := head_of(rule, model)) else {}),
+                "untested": [row.setting for row in all_rows if not row.samples],
                 "why": "; ".join(bad),
             }
         )
@@ -218,7 +220,11 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
     """Return a table with a line per rule and a column per combination, or transposed if it has more columns than lines."""
     combined = {(line["drafter"], line["temperature"], line["warper"]): line for line in lines}
     rules = sorted({line["rule"] for line in lines})
-    cells = {(line["rule"], line["drafter"], line["temperature"], line["warper"]): line["verdict"] for line in lines}
+    cells = {
+        (line["rule"], line["drafter"], line["temperature"], line["warper"]): line["verdict"]
+        + ("\\*" if line.get("untested") else "")
+        for line in lines
+    }
     heads = [
         f"{drafter}, T={temperature}{f', {warper}' if warper else ''}" for drafter, temperature, warper in combined
     ]
@@ -232,15 +238,21 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
     tested = [line for line in lines if line["verdict"] != "not applicable"]
     alarms = sum(line["verdict"] == "violated" for line in tested)
     few = sum(line["verdict"] == "too few" for line in tested)
+    untested = sorted({setting for line in tested for setting in line.get("untested", ())})
+    asterisk = (
+        f" \\*: the distribution of texts was not tested at {', '.join(f'`{setting}`' for setting in untested)}; counters, "
+        "recorded probabilities and batches were."
+    )
     detected = [line["found_tv"] for line in tested if line.get("found_tv")]
     return "\n".join(
         [
             "# The audit over the rules and drafters of the package",
             "",
             f"{len(tested)} combinations of rule, drafter, temperature and warper on {pair}: {alarms} false alarms, "
-            f"{few} with too few samples; {sum(line['claims'] for line in tested):,} claims tested in {seconds:,.0f} s. In each, "
-            f"a TV of {max(detected, default=0):g} between prefixes of two tokens would have been detected with probability .95. "
-            "–: the rule's limits exclude this combination. Written by `python scripts/audit_matrix.py`.",
+            f"{few} with too few samples; {sum(line['claims'] for line in tested):,} claims tested in {seconds:,.0f} s. "
+            f"Where the distribution of texts was tested, a TV of {max(detected, default=0):g} between prefixes of two tokens would have been detected with probability .95. "
+            f"–: the rule's limits exclude this combination.{asterisk if untested else ''} "
+            "Written by `python scripts/audit_matrix.py`.",
             "",
             f"| | {' | '.join(columns)} |",
             f"|---|{'---|' * len(columns)}",

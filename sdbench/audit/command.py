@@ -45,6 +45,7 @@ class AuditOptions:
     tv: float = 0.05
     samples: int | None = None
     claims: Sequence[str] = CLAIMS
+    num_subjects: int = 1  # audits of one run, which share its family-wise error
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from sdbench.audit.claims import AcceptanceTest, PitTest, TableTest
 from sdbench.audit.evidence import CountEvidence
-from sdbench.audit.outcomes import outcomes
+from sdbench.audit.outcomes import outcomes, p_of
 from sdbench.audit.source import Sampling, Source, evidence_of
 from sdbench.audit.texts import ELEMENTS, ORIGINS, RoundBatch, TextBatch
 from sdbench.types import DraftBlock, Evidence
@@ -176,4 +176,4 @@ class JudgedTest(PitTest):
         has_next = rounds.emitted > kept
         token = texts.tokens[rounds.text, (begin + kept).clamp_max(texts.tokens.shape[1] - 1)]
         law = smooth(claimed.following[rows, kept].double(), self.is_exact)
-        self.add_tokens(law[has_next], evidence.p[rows, kept][has_next], token[has_next])
+        self.add_tokens(law[has_next], p_of(evidence)[rows, kept][has_next], token[has_next])

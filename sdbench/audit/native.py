@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -29,6 +30,7 @@ def audit_engine(given: AuditCommand) -> AuditReport:
             raise ConfigError(f"{size} few enough to enumerate: test the distribution by claims=[law]")
         if not built.subject.is_enumerable and {"law", "losslessness"} & set(options.claims):
             raise ConfigError(f"{size} too many to enumerate; test the distribution by claims=[prefixes,pit]")
+    options = replace(options, num_subjects=len(built.subjects))
     reports = [audit(subject, options) for subject in built.subjects]
     report = reports[0]
     for more in reports[1:]:
@@ -60,6 +62,7 @@ def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
     times.append(time.perf_counter())
     names = [setting.name for setting in subject.settings]
     rows, total = sample(names, plan.settings, options, horizon=plan.horizon, draw=subject.sampler(seconds))
+    rows += plan.untested
     times.append(time.perf_counter())
     rows += record_results(subject, options, source, {row.setting for row in rows if row.claim == "runs"})
     for claim, check in (("invariance", checks.check_invariance), ("greedy", checks.check_greedy)):

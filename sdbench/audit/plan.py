@@ -4,14 +4,14 @@ After each part every claim is tested; a setting with a refuted claim gets no mo
 """
 
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from sdbench.audit.claims import AcceptanceTest, ClaimTest, ClaimVerdict, DraftTest, LawTest, RoundAcceptanceTest
-from sdbench.audit.command import AuditOptions
+from sdbench.audit.command import CLAIMS, AuditOptions
 from sdbench.audit.evidence import ALPHA, first_of
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, JudgedTest, PrefixTest
 from sdbench.audit.laws import TextLaws, claims_draft_law
@@ -89,7 +89,7 @@ def sample(
     names: Sequence[str], settings: Sequence[RuleTests], options: AuditOptions, *, horizon: int, draw: DrawTexts
 ) -> tuple[list[ClaimResult], int]:
     """Draw until the horizon, or until every setting is refuted; return all results, and how many texts were drawn."""
-    num_tests = sum(len(setting.tests) for setting in settings)
+    num_tests = options.num_subjects * sum(len(setting.tests) for setting in settings)
     drawn = total = 0
     for look, part in enumerate(PARTS):
         count = min(part, horizon - drawn)
@@ -115,6 +115,9 @@ class AuditPlan:
 
     settings: list[RuleTests]
     horizon: int
+    untested: list[ClaimResult] = field(
+        default_factory=list
+    )  # claims that no test can decide for this rule and drafter
 
 
 def is_law_known(subject: Subject, setting: AuditedRule, source: Source) -> bool:
@@ -155,23 +158,54 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
 
     horizon = options.samples
     if horizon is None:
-        horizon = least_horizon(all_tests, len(subject.prompts), options.tv) or FALLBACK
+        horizon = least_horizon(all_tests, len(subject.prompts), options) or FALLBACK
         horizon = horizon if isinstance(source, Tables) else max(horizon, MIN_TRAINED)
     broken = [RuleTests(fault.setting, [], fault=fault.trace) for fault in faults]
-    return AuditPlan([*all_tests(horizon), *broken], horizon)
+    planned = all_tests(horizon)
+    tested = {setting.setting: {test.claim for test in setting.tests} for setting in planned}
+    untested = [
+        row
+        for number, setting in enumerate(subject.settings)
+        if setting.is_random(subject.sampling) and not isinstance(known[number], Fault)
+        for row in untested_claims(subject, setting, options, tested.get(number, set()))
+    ]
+    return AuditPlan([*planned, *broken], horizon, untested)
 
 
-def least_horizon(tests_of: Callable[[int], Sequence[RuleTests]], num_prompts: int, tv: float) -> int | None:
-    """Return how many texts of a prompt the tests of prefixes need to detect this TV; None where there is no such test."""
+def untested_claims(
+    subject: Subject, setting: AuditedRule, options: AuditOptions, tested: Set[str]
+) -> list[ClaimResult]:
+    """Return a row for the distribution, and for acceptance if only it is missing, where a claim was requested and has no test.
+
+    Without claims=, a lossless setting needs no test of acceptance: all that it promises is the target's distribution.
+    """
+    laws = ("law", "losslessness") if subject.is_enumerable else ("prefixes", "pit")
+    requested = [claim for claim in laws if claim in options.claims]
+    drafter = type(subject.helper).__name__
+    texts = "texts" if setting.is_lossless else "lenient texts"
+    if requested and not tested & set(laws):
+        note = f"the distribution of {texts} with {drafter} is not known, so it was not tested"
+        return [ClaimResult(setting.name, requested[0], "too few", 0, None, None, 0, note=note)]
+    is_named = "acceptance" in options.claims and set(options.claims) != set(CLAIMS)
+    if "acceptance" in tested or not is_named:
+        return []
+    note = f"the probability of keeping a draft of {drafter} is not known, so it was not tested"
+    return [ClaimResult(setting.name, "acceptance", "too few", 0, None, None, 0, note=note)]
+
+
+def least_horizon(
+    tests_of: Callable[[int], Sequence[RuleTests]], num_prompts: int, options: AuditOptions
+) -> int | None:
+    """Return how many texts of a prompt the tests of prefixes need to detect a TV of options.tv; None without such a test."""
 
     def prefix_tests(size: int) -> list[LawTest | PrefixTest]:
         tests = [test for setting in tests_of(size) for test in setting.tests]
         return [test for test in tests if isinstance(test, LawTest | PrefixTest)]
 
-    log_wanted = threshold(sum(len(setting.tests) for setting in tests_of(SIZES[0])))
+    log_wanted = threshold(options.num_subjects * sum(len(setting.tests) for setting in tests_of(SIZES[0])))
 
     def is_enough(size: float) -> bool:
-        return all(test.least([int(size)] * num_prompts, log_wanted) <= tv for test in prefix_tests(int(size)))
+        return all(test.least([int(size)] * num_prompts, log_wanted) <= options.tv for test in prefix_tests(int(size)))
 
     return int(min(first_of(SIZES, is_enough), SIZES[-1])) if prefix_tests(SIZES[0]) else None
 
@@ -198,14 +232,14 @@ def token_tests(
 ) -> list[ClaimTest]:
     """Return the tests where texts cannot be enumerated: of prefixes, and token by token."""
     sampling, has_model, is_exact = subject.sampling, claims_draft_law(subject.helper), subject.rounding < 1e-6
-    if sampling.is_greedy:
-        return []
     memoryless = setting.rule if is_memoryless(setting.rule) else None
     rule = None if setting.is_lossless else memoryless
     claimed = ClaimedLaw(source, sampling, rule, has_model, is_exact)
     by_origin = ClaimedLaw(source, sampling, memoryless, has_model, is_exact)
     num_tokens = horizon * len(subject.prompts) * subject.budget
-    is_stated = setting.is_lossless or claimed.is_tokenwise
+    is_stated = not sampling.is_greedy and (setting.is_lossless or claimed.is_tokenwise)
+    is_by_origin = is_stated and by_origin.is_tokenwise
+    is_judged = has_model and is_known and not is_by_origin  # its rounds are tested given their blocks
     wants_tokens = bool({"pit", "acceptance"} & set(options.claims))
     acceptance = AcceptanceTest() if "acceptance" in options.claims else None
     tests: list[ClaimTest] = []
@@ -215,14 +249,13 @@ def token_tests(
         with_second = (rule is None or (is_whole and subject.budget > 2)) and subject.budget > 1
         tests.append(PrefixTest(claimed, len(subject.prompts), horizon, with_second))
     if is_stated and wants_tokens:
-        acceptance = acceptance if by_origin.is_tokenwise else None
-        tests.append(EmittedTest("pit", num_tokens, claimed=by_origin, acceptance=acceptance))
-    elif has_model and is_known and wants_tokens:
+        fed = acceptance if is_by_origin else None
+        tests.append(EmittedTest("pit", num_tokens, claimed=by_origin, acceptance=fed))
+    if is_judged and wants_tokens:
         given = {"source": source, "sampling": sampling, "rule": setting.rule, "is_exact": is_exact}
-        tests.append(JudgedTest("pit", num_tokens, acceptance=acceptance, **given))
-    else:
-        acceptance = None
-    tests += [] if acceptance is None else [acceptance]
-    if has_model and "q" in options.claims:
+        claim = "pit given blocks" if is_stated else "pit"
+        tests.append(JudgedTest(claim, num_tokens, acceptance=acceptance, **given))
+    tests += [acceptance] if acceptance is not None and (is_by_origin or is_judged) else []
+    if has_model and not sampling.is_greedy and "q" in options.claims:
         tests.append(DraftTest("q", num_tokens, source=source, sampling=sampling, max_rounds=2000))
     return tests

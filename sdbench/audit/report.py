@@ -92,7 +92,7 @@ def print_table(report: AuditReport) -> None:
         table.add_row(
             row.setting,
             row.claim,
-            f"{row.statistic:g} off" if row.p is None else f"{row.statistic:.1f}",
+            _statistic_of(row),
             "" if row.p is None else f"{row.p:.2g}",
             _effect_of(row),
             f"{row.effect.least:.3g}" if row.effect is not None and math.isfinite(row.effect.least) else "",
@@ -105,6 +105,12 @@ def print_table(report: AuditReport) -> None:
         if row.verdict == "violated":
             console.print(f"{row.setting}, {row.claim}: {row.sentence}", highlight=False, markup=False)
     console.print(_power(report), highlight=False, markup=False)
+
+
+def _statistic_of(row: ClaimResult) -> str:
+    if not row.samples:  # it was not tested
+        return ""
+    return f"{row.statistic:g} off" if row.p is None else f"{row.statistic:.1f}"
 
 
 def _effect_of(row: ClaimResult) -> str:
@@ -134,8 +140,10 @@ def _power(report: AuditReport) -> str:
 
 def line_of(report: AuditReport, file: Path) -> str:
     """Return the line for stdout."""
-    counts = [f"{sum(row.verdict == name for row in report.rows)} {name}" for name in COLOURS]
-    return f"{report.verdict}: {len(report.rows)} claims tested, {', '.join(counts)}; {file}"
+    tested = [row for row in report.rows if row.samples]
+    counts = [f"{sum(row.verdict == name for row in tested)} {name}" for name in COLOURS]
+    counts += [f"{missing} not tested"] if (missing := len(report.rows) - len(tested)) else []
+    return f"{report.verdict}: {len(tested)} claims tested, {', '.join(counts)}; {file}"
 
 
 def finite(value: Any) -> Any:

@@ -126,7 +126,7 @@ def _audit_samples(
         prefixes = PrefixTest(claimed, 1, horizon, with_second=True)
         return [RuleTests(0, [prefixes, EmittedTest("pit", horizon * BUDGET, claimed=claimed)])]
 
-    horizon = options.samples or least_horizon(tests, 1, options.tv) or MIN_TEXTS
+    horizon = options.samples or least_horizon(tests, 1, options) or MIN_TEXTS
     seeds = itertools.count(seed * 10**9)
 
     def draw(which: Sequence[int], count: int, look: int) -> list[SampledTexts]:

@@ -1,0 +1,124 @@
+"""What the audit does not test it says: no setting is called sound whose law was not compared with anything."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+from sdbench.audit import native, pairs
+from sdbench.audit.claims import Effect
+from sdbench.audit.command import CLAIMS, AuditOptions, parse_audit
+from sdbench.audit.native import audit
+from sdbench.audit.plan import RuleTests, sample, threshold
+from sdbench.audit.report import AuditReport
+from sdbench.audit.source import Sampling
+from sdbench.audit.subject import AuditedRule, Subject
+from sdbench.audit.texts import TextBatch
+from sdbench.cli import compose_run
+from sdbench.verify import Block, Exact, FLy, Synthetic, Typical
+
+WIDE = 40  # ids: 40^4 texts are too many to enumerate
+
+
+@pytest.fixture(scope="module")
+def wide_pair() -> tuple[Any, Any]:
+    return pairs.random_pair(vocab=WIDE)
+
+
+def report_of(models: tuple[Any, Any], rule: Any, claims: Any = CLAIMS, **options: Any) -> AuditReport:
+    options = {"num_draft": 2, "budget": 4, **options}
+    subject = Subject([AuditedRule("rule", rule)], *models, [[0, 1, 2, 0, 1]], **options)
+    return audit(subject, AuditOptions(tv=1, samples=300, claims=claims))
+
+
+def verdicts(report: AuditReport) -> dict[str, str]:
+    return {row.claim: row.verdict for row in report.rows}
+
+
+def test_a_lenient_law_that_a_drafter_leaves_unknown_is_not_sound(wide_pair):
+    report = report_of(wide_pair, Typical(0.5, 0.9), drafter="lookup")
+    (row,) = [row for row in report.rows if row.verdict == "too few"]
+    assert (report.verdict, row.claim, row.samples) == ("too few", "prefixes", 0)
+    assert "the distribution of lenient texts with PromptLookup is not known, so it was not tested" in row.note
+    assert report_of(wide_pair, Exact(), drafter="lookup").verdict == "sound"
+
+
+def test_a_lenient_law_that_cannot_be_enumerated_is_not_sound():
+    """A drafter that reads which of its drafts were kept, on the pair whose texts are enumerated."""
+    options = {"drafter_options": {"length": "adaptive"}, "num_draft": 3, "budget": 5, "stops": (pairs.STOP,)}
+    report = report_of(pairs.random_pair(), Typical(0.5, 0.9), **options)
+    assert verdicts(report)["law"] == "too few"
+
+
+def test_acceptance_that_is_named_is_tested_or_reported(wide_pair):
+    assert verdicts(report_of(wide_pair, Block(), ("acceptance",)))["acceptance"] == "sound"
+    assert verdicts(report_of(wide_pair, Exact(), ("acceptance",)))["acceptance"] == "sound"
+    report = report_of(wide_pair, Exact(), ("acceptance",), drafter="lookup")
+    assert (verdicts(report)["acceptance"], report.verdict) == ("too few", "too few")
+
+
+def test_a_lossless_joint_rule_is_tested_given_its_blocks(wide_pair):
+    assert set(verdicts(report_of(wide_pair, Block()))) >= {"prefixes", "pit", "pit given blocks", "acceptance"}
+    assert {"pit", "acceptance"} <= set(verdicts(report_of(wide_pair, FLy(window=1, entropy=0.3))))
+
+
+def test_a_rule_that_draws_at_temperature_0_is_tested_there(wide_pair):
+    rows = verdicts(report_of(wide_pair, Synthetic(0.6), sampling=Sampling(0.0)))
+    assert (rows["pit"], rows["acceptance"]) == ("sound", "sound")
+
+
+class KeepsTooMuch(Block):
+    """Claims what the block rule does, but judges as if its drafts were likelier."""
+
+    def __call__(self, evidence, u, state=None):
+        return Block.__call__(self, evidence, u**2, state)
+
+
+def test_a_joint_rule_that_keeps_too_much_is_caught_by_acceptance(wide_pair):
+    report = report_of(wide_pair, KeepsTooMuch(), ("acceptance",))
+    assert verdicts(report)["acceptance"] == "violated"
+
+
+@dataclass
+class Fixed:
+    """A test with this evidence, whatever is sampled."""
+
+    value: float
+    claim: str = "law"
+    samples: int = 1
+
+    def add(self, texts: Any, rounds: Any) -> None: ...
+
+    def log_e(self) -> float:
+        return self.value
+
+    def effect(self, log_wanted: float) -> Effect:
+        return Effect("TV", 0, 0, 1, 0)
+
+    def worst(self) -> None:
+        return None
+
+
+def test_audits_of_one_run_share_its_family_wise_error():
+    """Evidence that just refutes one claim of one audit refutes none of five audits."""
+    texts = TextBatch.of([0], [[1]], 1)
+
+    def verdict(num_subjects: int) -> str:
+        tests: Any = [Fixed(threshold(1) + 0.1)]
+        options = AuditOptions(num_subjects=num_subjects)
+        rows, _ = sample(["rule"], [RuleTests(0, tests)], options, horizon=1, draw=lambda *_: [(texts, None)])
+        return rows[0].verdict
+
+    assert [verdict(1), verdict(5)] == ["violated", "sound"]
+
+
+def test_each_drafter_of_a_run_is_an_audit_of_it(monkeypatch):
+    seen: list[int] = []
+
+    def record(subject: Subject, options: AuditOptions) -> AuditReport:
+        seen.append(options.num_subjects)
+        return AuditReport("", [])
+
+    monkeypatch.setattr(native, "audit", record)
+    native.audit_engine(parse_audit(["drafter=[lookup,suffix,model]", "claims=[law]"], compose_run))
+    assert seen == [3, 3, 3]
