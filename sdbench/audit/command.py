@@ -8,8 +8,9 @@ from sdbench.subcommand import Compose
 from sdbench.words import key_of
 
 CLAIMS = ("law", "losslessness", "q", "acceptance", "prefixes", "pit", "knob", "invariance", "greedy", "counters")
-OPTIONS = ("backend", "mode", "generations", "replay", "samples", "tv", "claims", "out")
+OPTIONS = ("backend", "mode", "generations", "end", "replay", "samples", "tv", "claims", "out")
 BACKENDS = ("sdbench", "transformers")
+ENDS = ("emitted", "removed")
 HELP = """\
 sdbench.audit: test whether a rule, a drafter or an engine emits the distribution it claims, with known power.
 
@@ -26,6 +27,8 @@ Options of the audit; it also takes those of python -m sdbench --help
   backend=NAME    sdbench, or transformers: its own generate on a random pair, in the mode of mode=             (sdbench)
   generations=F   a file with one JSON object per line: {"prompt": text or ids, "tokens": ids} or "completion": text;
                   independent samples of one distribution, several for each prompt
+  end=emitted     the tokens of a file hold the end token that the engine emitted (default for tokens), or
+  end=removed     they do not (always so for completions)
   tv=X            the total variation to be detected with probability .95                                       (0.05)
   samples=N       the most texts of a prompt and setting (default: as many as tv needs)
   claims=[A,B]    of law, losslessness, q, acceptance, prefixes, pit, knob, invariance, greedy, counters         (all)
@@ -75,6 +78,10 @@ def parse_audit(argv: Sequence[str], compose: Compose) -> AuditCommand:
         raise ConfigError(f"backend cannot be {show(backend)} (choices: {', '.join(BACKENDS)})")
     if "mode" in values and backend != "transformers":
         raise ConfigError("mode= is an option of backend=transformers: give both")
+    if values.get("end", ENDS[0]) not in ENDS:
+        raise ConfigError(f"end cannot be {show(values['end'])} (choices: {', '.join(ENDS)})")
+    if "end" in values and "generations" not in values:
+        raise ConfigError("end= is an option of generations=FILE: give both")
     return AuditCommand(tuple(argv), values, _options_of(values), configuration, compose)
 
 

@@ -62,7 +62,8 @@ class CountEvidence:
     def shift_evenly(self, tv: float) -> Floats:
         """Return the distribution at this TV whose difference is spread most evenly, which is hardest to detect.
 
-        Where one cell has nearly all mass, mass goes from it to rare and impossible cells.
+        Where one cell has nearly all mass, mass goes from it to rare cells, or if there are none to impossible ones. A table of a
+        single cell shows no difference: its distribution stays the same.
         """
         order = np.argsort(-self.expected)
         up = np.zeros(len(order), bool)
@@ -72,10 +73,13 @@ class CountEvidence:
             mass[0 if up[cell] else 1] += float(self.expected[cell])
         if min(mass) > tv:
             return self.expected * np.where(up, 1 + tv / mass[0], 1 - tv / mass[1])
-        law, rest = self.expected.copy(), 1 - self.expected.max()
-        law *= (rest + tv) / rest if rest > 0 else 1.0
+        law, rest = self.expected.copy(), float(self.expected[order[1:]].sum())
+        has_impossible = bool((self.pool == len(self.expected) - 1).any())
+        if not rest and not has_impossible:
+            return law
+        law *= (rest + tv) / rest if rest else 1.0
         law[order[0]] = self.expected.max() - tv
-        law[-1] += 0.0 if rest > 0 else tv
+        law[-1] += 0.0 if rest else tv
         return law.clip(0)
 
     def effect(self) -> tuple[float, float, float]:

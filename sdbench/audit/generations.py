@@ -2,6 +2,10 @@
 
 One JSON object per line: {"prompt": text or ids, "tokens": ids} or {"prompt": …, "completion": text}. All lines are independent
 samples of one model at one temperature, top-k and top-p, those of the command line, and several of them share a prompt.
+
+Tokens include the end token where the engine emitted it, unless end=removed; a completion never does. Where it is missing, each
+token is tested by the target's distribution given that the text goes on, which is exact: whether a position has a token depends
+only on the text before it, on a length limit, and on the end token not being drawn there. A text without any token says nothing.
 """
 
 import json
@@ -19,6 +23,7 @@ from sdbench.audit.report import AuditReport
 from sdbench.audit.source import Forwards, Sampling
 from sdbench.audit.texts import TextBatch
 from sdbench.config import ConfigError, show
+from sdbench.prepare.progress import warn
 
 MAX_TOKENS = 64  # of a text that are looked at
 
@@ -35,18 +40,23 @@ def audit_file(given: AuditCommand) -> AuditReport:
     run = run_of(given)
     if run.temperature == 0:
         raise ConfigError("generations= tests sampled texts, and temperature=0 samples nothing: give their temperature")
+    is_end_removed = given.values.get("end") == "removed" or "tokens" not in lines[0][1]
+    if is_end_removed and given.values.get("end") == "emitted":
+        raise ConfigError("end=emitted needs tokens: a completion does not hold the end token")
     metadata = pair.find(run.model, device=run.device, dtype=run.dtype)
-    tokenizer = PairInfo.read(metadata).tokenizer
-    prompts, which, texts = ids_of(file, lines, tokenizer)
+    pair_info = PairInfo.read(metadata)
+    tokenizer, removed = pair_info.tokenizer, pair_info.stop_ids["target"] if is_end_removed else None
+    prompts, which, texts = ids_of(file, lines, tokenizer, removed)
     loaded = pair.load(metadata)
     source = Forwards({"target": loaded.target}, prompts, len(tokenizer))
     sampling = Sampling(run.temperature, run.top_k, run.top_p)
-    claimed = ClaimedLaw(source, sampling, None, has_draft=False, is_exact=False)
+    claimed = ClaimedLaw(source, sampling, None, has_draft=False, is_exact=False, excluded=removed or ())
     width = min(MAX_TOKENS, max(map(len, texts)))
     tests: list[ClaimTest] = []
     if "prefixes" in options.claims:
         has_second = width > 1 and min(map(len, texts)) > 1  # a text of one token has no prefix of two
-        tests.append(PrefixTest(claimed, len(prompts), min(Counter(which).values()), with_second=has_second))
+        counts = Counter(which)
+        tests.append(PrefixTest(claimed, [counts[n] for n in range(len(prompts))], with_second=has_second))
     if "pit" in options.claims:
         tests.append(EmittedTest("pit", sum(map(len, texts)), claimed=claimed))
     setting = RuleTests(0, tests)
@@ -86,9 +96,12 @@ def read_lines(file: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 def ids_of(
-    file: str, lines: Sequence[tuple[int, dict[str, Any]]], tokenizer: Any
+    file: str, lines: Sequence[tuple[int, dict[str, Any]]], tokenizer: Any, removed: Sequence[int] | None = None
 ) -> tuple[list[list[int]], list[int], list[list[int]]]:
-    """Return distinct prompts, each line's prompt index and new ids; raise ConfigError for ids outside the vocabulary."""
+    """Return distinct prompts, each line's prompt index and new ids; raise ConfigError for ids that cannot be there.
+
+    `removed`: the end tokens that no text holds; lines without a token are then left out. None: texts hold theirs.
+    """
     numbers: dict[tuple[int, ...], int] = {}
     which, texts = [], []
     encode: Callable[..., list[int]] = tokenizer.encode
@@ -96,17 +109,29 @@ def ids_of(
         prompt = row["prompt"] if isinstance(row["prompt"], list) else list(tokenizer(row["prompt"])["input_ids"])
         new = row["tokens"] if "tokens" in row else encode(row["completion"], add_special_tokens=False)
         wrong = [token for token in [*prompt, *new] if not isinstance(token, int) or not 0 <= token < len(tokenizer)]
+        at = f"generations={show(file)}: line {number}"
         if wrong:
             raise ConfigError(
-                f"generations={show(file)}: line {number} has the token {show(wrong[0])}, but this model's ids go from 0 to "
-                f"{len(tokenizer) - 1}: its tokenizer differs"
+                f"{at} has the token {show(wrong[0])}, but this model's ids go from 0 to {len(tokenizer) - 1}: "
+                "its tokenizer differs"
             )
-        if not prompt or not new:
-            raise ConfigError(f"generations={show(file)}: line {number} has an empty prompt or no new token")
-        which.append(numbers.setdefault(tuple(prompt), len(numbers)))
-        texts.append(list(new))
+        if not prompt:
+            raise ConfigError(f"{at} has an empty prompt")
+        if removed is None and not new:
+            raise ConfigError(f"{at} has no token: a text that ends at once has its end token, or give end=removed")
+        ends = [token for token in new if token in (removed or ())]
+        if ends:
+            reason = "end=removed" if "tokens" in row else "a completion is tested without it"
+            raise ConfigError(f"{at} has the end token {ends[0]}, but {reason}")
+        if new:
+            which.append(numbers.setdefault(tuple(prompt), len(numbers)))
+            texts.append(list(new))
+    if not texts:
+        raise ConfigError(f"generations={show(file)}: all {len(lines)} texts are empty, so nothing can be tested")
     if max(Counter(which).values()) < 2:
         raise ConfigError(
             f"generations={show(file)} has one text per prompt for {len(numbers)} prompts: sample each prompt several times"
         )
+    if len(texts) < len(lines):
+        warn(f"{len(lines) - len(texts)} of {len(lines)} texts end before their first token and say nothing")
     return [list(prompt) for prompt in numbers], which, texts

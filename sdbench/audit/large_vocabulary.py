@@ -35,13 +35,18 @@ def slot_evidence(
 
 @dataclass
 class ClaimedLaw:
-    """What a rule claims to emit, from the models' own logits. `rule` None, or not token-wise: the target's law."""
+    """What a rule claims to emit, from the models' own logits. `rule` None, or not token-wise: the target's law.
+
+    `excluded`: ids that end a text and are not part of it. A token is at hand only where the text goes on, so its law is the
+    target's, given that it is none of these.
+    """
 
     source: Source
     sampling: Sampling
     rule: Any
     has_draft: bool
     is_exact: bool
+    excluded: Sequence[int] = ()
 
     @property
     def is_tokenwise(self) -> bool:
@@ -51,6 +56,9 @@ class ClaimedLaw:
         """Return p and q [N,T,V] at every position of texts, and the rule settled on them."""
         target = self.source.outputs("target", prompts, tokens)
         p = self.sampling.law(target.logits)
+        if self.excluded:
+            p[..., list(self.excluded)] = 0
+            p /= p.sum(-1, keepdim=True).clamp_min(1e-300)
         if not self.has_draft:
             return p, None, None
         draft = self.source.outputs("draft", prompts, tokens)
@@ -71,18 +79,17 @@ class PrefixTest(TableTest):
     """First tokens and two-token prefixes against the models' own laws; prefixes that are hardly ever expected are pooled."""
 
     claimed: ClaimedLaw
-    num_prompts: int
-    horizon: int
+    horizons: Sequence[int]  # texts of each prompt
     with_second: bool
     claim: str = "prefixes"
     likely: list[Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         vocab, firsts, seconds, self.likely = self.claimed.source.vocab, [], [], []
-        for prompt in range(self.num_prompts):
+        for prompt, horizon in enumerate(self.horizons):
             first = self.claimed.out([prompt], torch.zeros(1, 1, dtype=torch.int64))[0, 0].double()
-            firsts.append(CountEvidence((first / first.sum()).numpy(), self.horizon))
-            frequent = (first * self.horizon >= 20).nonzero()[:, 0]
+            firsts.append(CountEvidence((first / first.sum()).numpy(), horizon))
+            frequent = (first * horizon >= 20).nonzero()[:, 0]
             likely = frequent[first[frequent].argsort(descending=True)][:MAX_FIRST_TOKENS]
             self.likely.append(likely)
             if not self.with_second:
@@ -92,7 +99,7 @@ class PrefixTest(TableTest):
             second = torch.cat(parts) if parts else torch.zeros(0, vocab, dtype=torch.float64)
             law = (first[likely, None] * second).flatten()
             law = torch.cat((law, (1 - law.sum()).clamp_min(0)[None]))
-            seconds.append(CountEvidence((law / law.sum()).numpy(), self.horizon))
+            seconds.append(CountEvidence((law / law.sum()).numpy(), horizon))
         self.parts = [firsts, *([seconds] if self.with_second else [])]
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:

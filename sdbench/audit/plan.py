@@ -247,7 +247,7 @@ def token_tests(
         # A second token is drafted whatever became of the first, if a block holds two and another round may follow.
         is_whole = subject.num_draft > 1 and not getattr(subject.helper, "varies_length", False)
         with_second = (rule is None or (is_whole and subject.budget > 2)) and subject.budget > 1
-        tests.append(PrefixTest(claimed, len(subject.prompts), horizon, with_second))
+        tests.append(PrefixTest(claimed, [horizon] * len(subject.prompts), with_second))
     if is_stated and wants_tokens:
         fed = acceptance if is_by_origin else None
         tests.append(EmittedTest("pit", num_tokens, claimed=by_origin, acceptance=fed))

@@ -123,7 +123,7 @@ def _audit_samples(
             laws = TextLaws(source, sampling, rule, drafter, NUM_DRAFT, BUDGET)
             return [RuleTests(0, [LawTest(claim, laws, (), horizon)])]
         claimed = ClaimedLaw(source, sampling, None, has_draft=False, is_exact=True)
-        prefixes = PrefixTest(claimed, 1, horizon, with_second=True)
+        prefixes = PrefixTest(claimed, [horizon], with_second=True)
         return [RuleTests(0, [prefixes, EmittedTest("pit", horizon * BUDGET, claimed=claimed)])]
 
     horizon = options.samples or least_horizon(tests, 1, options) or MIN_TEXTS

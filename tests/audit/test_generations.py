@@ -1,0 +1,139 @@
+"""Texts of another engine: prompts with few texts, texts that end, and files that say nothing."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from sdbench import embedded
+from sdbench.audit import pairs
+from sdbench.audit.claims import TableTest
+from sdbench.audit.evidence import CountEvidence, least_tv
+from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
+from sdbench.audit.plan import threshold
+from sdbench.audit.source import Forwards, Sampling
+from sdbench.audit.texts import TextBatch
+from sdbench.cli import main as front_door
+
+WIDE, STOPS, BUDGET = 40, tuple(range(30, 40)), 4
+PROMPTS = [[0, 1, 2, 0, 1], [3, 1]]
+
+
+def main(words: list[str]) -> int:
+    return front_door(["audit", *words])
+
+
+@pytest.fixture(scope="module")
+def source() -> Forwards:
+    return Forwards({"target": pairs.random_pair(vocab=WIDE)[0]}, PROMPTS, WIDE)
+
+
+def texts_that_end(source: Forwards, count: int) -> list[list[int]]:
+    """Sample texts of the first prompt without the token that ends them; some are empty."""
+    generator = torch.Generator().manual_seed(0)
+    texts: list[list[int]] = [[] for _ in range(count)]
+    for position in range(BUDGET):
+        going = [text for text in texts if len(text) == position]
+        batch = torch.tensor([[*text, 0] for text in going])
+        law = Sampling().law(source.outputs("target", [0] * len(going), batch).logits[:, -1])
+        for text, token in zip(going, torch.multinomial(law, 1, generator=generator)[:, 0].tolist(), strict=True):
+            if token not in STOPS:
+                text.append(token)
+    return texts
+
+
+def log_es(source: Forwards, texts: list[list[int]], excluded: tuple[int, ...]) -> list[float]:
+    claimed = ClaimedLaw(source, Sampling(), None, has_draft=False, is_exact=True, excluded=excluded)
+    tests: list[TableTest] = [
+        PrefixTest(claimed, [len(texts)], with_second=False),
+        EmittedTest("pit", sum(map(len, texts)), claimed=claimed),
+    ]
+    for test in tests:
+        test.add(TextBatch.of([0] * len(texts), texts, BUDGET), None)
+    return [float(test.log_e()) for test in tests]
+
+
+def test_texts_without_their_end_follow_the_law_of_going_on(source):
+    texts = [text for text in texts_that_end(source, 2000) if text]
+    assert max(log_es(source, texts, STOPS)) < threshold(2)
+    assert min(log_es(source, texts, ())) > threshold(2)
+
+
+def test_a_table_whose_cells_are_all_pooled_detects_nothing():
+    few = CountEvidence(np.full(100, 0.01), 10)
+    np.testing.assert_array_equal(few.shift_evenly(0.1), few.expected)
+    assert least_tv([[few]], [10], threshold(1)) == float("inf")
+    certain = CountEvidence(np.array([1.0, 0.0]), 100)  # any other token has probability 0
+    assert certain.shift_evenly(0.1)[-1] == pytest.approx(0.1)
+    assert least_tv([[certain]], [1000], threshold(1)) < 0.01
+
+
+def test_a_prompt_with_few_texts_leaves_the_power_of_the_others(source):
+    claimed = ClaimedLaw(source, Sampling(), None, has_draft=False, is_exact=True)
+    few = PrefixTest(claimed, [1, 1], with_second=False)
+    assert few.least([1, 1], threshold(1)) == float("inf")
+    most = PrefixTest(claimed, [4000, 1], with_second=False)
+    assert [bool((counts.expected > 0).sum() > 5) for counts in most.parts[0]] == [True, False]
+    assert most.least([4000, 1], threshold(1)) < 0.1
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "sentence"),
+    [
+        (
+            [{"prompt": [5], "tokens": []}] * 2,
+            [],
+            "line 1 has no token: a text that ends at once has its end token, or give end=removed",
+        ),
+        ([{"prompt": [5], "completion": ""}] * 2, [], "all 2 texts are empty, so nothing can be tested"),
+        ([{"prompt": [5], "tokens": [6]}] * 2, ["end=cut"], "end cannot be cut (choices: emitted, removed)"),
+        (
+            [{"prompt": [5], "completion": "a"}] * 2,
+            ["end=emitted"],
+            "end=emitted needs tokens: a completion does not hold the end token",
+        ),
+        ([{"prompt": [], "tokens": [6]}] * 2, [], "line 1 has an empty prompt"),
+    ],
+)
+def test_a_file_without_what_its_end_needs_is_one_sentence(tmp_path, capsys, lines, words, sentence):
+    file = tmp_path / "theirs.jsonl"
+    file.write_text("\n".join(map(json.dumps, lines)))
+    assert main([f"generations={file}", "model=llama-tiny", *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_an_end_token_where_none_may_be_is_one_sentence(tmp_path, capsys):
+    file = tmp_path / "theirs.jsonl"
+    stop = 2  # of llama-tiny
+    file.write_text("\n".join([json.dumps({"prompt": [5], "tokens": [6, stop]})] * 2))
+    assert main([f"generations={file}", "model=llama-tiny", "end=removed"]) == 2
+    assert f"line 1 has the end token {stop}, but end=removed" in capsys.readouterr().err
+
+
+def test_end_without_a_file_is_one_sentence(capsys):
+    assert main(["end=removed"]) == 2
+    assert "end= is an option of generations=FILE: give both" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_tokens_whose_end_was_removed_are_sound_if_the_command_says_so(tmp_path, capsys):
+    """After this prompt llama-tiny ends four texts of five at once."""
+    path = embedded.path("llama-tiny", "target")
+    model: Any = AutoModelForCausalLM.from_pretrained(path).float()
+    prompt = AutoTokenizer.from_pretrained(path)("a b c.")["input_ids"]
+    torch.manual_seed(0)
+    with torch.no_grad():
+        ids = torch.tensor([prompt]).expand(3000, -1)
+        out = model.generate(ids, do_sample=True, top_k=0, max_new_tokens=3, pad_token_id=2)
+    texts = [[token for token in row[len(prompt) :] if token != 2] for row in out.tolist()]
+    num_empty = sum(not text for text in texts)
+    assert 2000 < num_empty < 2900
+    for end, code in (("removed", 0), ("emitted", 1)):
+        lines = [{"prompt": prompt, "tokens": text} for text in texts if text or end == "removed"]
+        file = tmp_path / f"{end}.jsonl"
+        file.write_text("\n".join(map(json.dumps, lines)))
+        assert main([f"generations={file}", "model=llama-tiny", f"end={end}", "tv=0.4", f"out={tmp_path}"]) == code
+    assert f"{num_empty} of 3000 texts end before their first token and say nothing" in capsys.readouterr().err
