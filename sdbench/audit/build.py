@@ -10,8 +10,15 @@ from sdbench.audit.laws import MAX_TEXTS
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
 from sdbench.config import ConfigError, RuleSweep, Run
+from sdbench.prepare.heads import heads_of
 from sdbench.prepare.heads import with_labels as labels_of
-from sdbench.prepare.refuse import known_of, refuse_broken_limits, refuse_drafter_options
+from sdbench.prepare.refuse import (
+    known_of,
+    refuse_broken_limits,
+    refuse_drafter_options,
+    refuse_foreign_heads,
+    refuse_pair,
+)
 from sdbench.prepare.rules import DrafterClass, Parts, build_parts, rules_of
 from sdbench.prepare.trained import with_trained
 
@@ -124,6 +131,7 @@ def _build_random(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
     if pairs.VOCAB**budget > MAX_TEXTS:
         size = f"{pairs.VOCAB}^{budget} texts"
         raise ConfigError(f"max_new_tokens={budget}: {size} are too many to enumerate; give fewer, or a model=")
+    refuse_heads(parts)
     target, draft = pairs.random_pair()
     refuse_drafter_options(run, parts, target_config=target.config)
     subject = Subject(
@@ -137,6 +145,18 @@ def _build_random(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         **_common_options(run, parts),
     )
     return BuiltAudit(subject, sweeps, run, markers, parts.drafters)
+
+
+def refuse_heads(parts: Parts) -> None:
+    """Raise ConfigError for a rule with a head, which is trained on the states of a trained pair."""
+    for built in parts.sweeps:
+        prefix = "verifier." if len(parts.sweeps) == 1 else f"verifier.{built.sweep.name}."
+        for rule in built.rules:
+            for option, head in heads_of(rule, prefix).items():
+                name = head.card.get("model", "NAME")
+                raise ConfigError(
+                    f"{option} is a head of model={name}, and without model= a random pair is audited: give model={name}"
+                )
 
 
 def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
@@ -155,6 +175,8 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
     build_parts(run, markers)  # a marker that is not a single token is refused before weights are read
     draft_tokenizer = pair_info.draft_tokenizer if parts.translates else None
     refuse_drafter_options(run, parts, **known_of(pair_info, parts))
+    refuse_pair(run, pair_info, parts)
+    refuse_foreign_heads(run, pair_info, parts, {})
     sweeps = tuple(built.sweep for built in parts.sweeps)
     budget = run.max_new_tokens or TRAINED_BUDGET
     is_counted = given.has("n") and run.n is not None

@@ -83,6 +83,10 @@ class Judge(Joint):
         Rule.__post_init__(self)
 
     @property
+    def limits(self) -> Limits:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return Limits(states="draft_hidden" in self.needs)
+
+    @property
     def needs(self) -> frozenset[str]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.head.needs
 

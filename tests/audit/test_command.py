@@ -99,6 +99,14 @@ def test_help_brings_no_torch():
             ["model=llama-tiny", "claims=[law,greedy]"],
             "texts are too many to enumerate; test the distribution by claims=",
         ),
+        (
+            ["verifier=judge", "verifier.head=embedded:llama-tiny/gsm8k-tiny"],
+            "verifier.head is a head of model=llama-tiny, and without model= a random pair is audited: give model=llama-tiny",
+        ),
+        (
+            ["verifier=[exact,judge]", "verifier.judge.head=embedded:llama-tiny/gsm8k-tiny", "model=qwen-tiny"],
+            "verifier.judge.head is a head of llama-tiny, whose target is",
+        ),
         (["generations=none.jsonl", "model=llama-tiny"], "generations=none.jsonl cannot be read"),
         (["replay=none.json"], "replay=none.json is not a replay file of the audit"),
     ],

@@ -8,10 +8,12 @@ import torch
 from torch import Tensor
 
 from sdbench.audit import pairs
-from sdbench.audit.command import AuditOptions
+from sdbench.audit.build import build
+from sdbench.audit.command import AuditOptions, parse_audit
 from sdbench.audit.native import audit
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject
+from sdbench.cli import compose_run
 from sdbench.types import Evidence, Verdict
 from sdbench.verify import Diversed, Exact, Head, Judge
 from sdbench.verify.head import width_of
@@ -64,3 +66,8 @@ class Late(Diversed):
 @pytest.mark.slow
 def test_a_head_that_reads_its_neighbours_state_is_caught(models):
     assert verdict(models, [Late(head_of(models, "ensemble", "target_hidden")), Exact()], 1) == "violated"
+
+
+def test_a_head_of_the_audited_pair_is_accepted():
+    words = ["verifier=judge", "verifier.head=embedded:llama-tiny/gsm8k-tiny", "model=llama-tiny"]
+    assert [setting.rule.head.card["model"] for setting in build(parse_audit(words, compose_run)).subject.settings]

@@ -205,8 +205,12 @@ def test_a_head_that_reads_the_drafts_states_needs_a_drafter_that_has_them():
     options = {"max_new_tokens": 4, "stop_ids": (), "temperature": 1.0, "num_draft": 2, "drafter": Blind()}
     with pytest.raises(ValueError, match="Diversed reads the states of a draft model, and this drafter has none"):
         generate(*pair("llama"), PROMPTS, [Diversed(random_head(size=64))], **options)
+    judge = Judge(random_head("judge", ("draft_hidden", "token_hidden")))
+    with pytest.raises(ValueError, match="Judge reads the states of a draft model, and this drafter has none"):
+        generate(*pair("llama"), PROMPTS, [judge], **options)
     of_laws = random_head(features=("tv",), size=1)
     assert not Diversed(of_laws).limits.states
+    assert not Judge(random_head("judge", ("token_hidden",), size=D)).limits.states
 
 
 def test_with_a_head_that_is_one_everywhere_texts_are_the_lossless_ones():
