@@ -237,17 +237,25 @@ class PitTest(TableTest):
 
 @dataclass
 class DraftTest(PitTest):
-    """Drafted tokens against the draft model's own law at their prefix."""
+    """Drafted tokens against the draft model's own law at their prefix.
+
+    After a token that ends the text no draft is recorded. Where a rule judges a block as a whole, whether an earlier draft ends the
+    text depends on the later ones, so only the first draft of each round is recorded whatever it is: `is_first_only`.
+    """
 
     source: Source = field(kw_only=True)
     sampling: Sampling = field(kw_only=True)
     max_rounds: int | None = None  # of a look; None: all
+    is_first_only: bool = False
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
         assert rounds is not None, "an engine that records its rounds"
         rounds = rounds if self.max_rounds is None else rounds.first(self.max_rounds)
         for part in rounds.parts(self.source.vocab):
-            whole, rows, prompts = part.whole()[:, : part.before.shape[1]], part.is_drafted, part.prompts.tolist()
+            whole, prompts = part.whole()[:, : part.before.shape[1]], part.prompts.tolist()
+            rows = part.is_drafted & (
+                torch.arange(part.drafts.shape[1]) < (1 if self.is_first_only else part.drafts.shape[1])
+            )
             draft, target = (
                 self.sampling.law(part.at_drafts(self.source.outputs(side, prompts, whole).logits)[rows])
                 for side in ("draft", "target")

@@ -210,6 +210,11 @@ def least_horizon(
     return int(min(first_of(SIZES, is_enough), SIZES[-1])) if prefix_tests(SIZES[0]) else None
 
 
+def hides_drafts(subject: Subject, setting: AuditedRule) -> bool:
+    """Return whether a draft after the first may be missing from a round because of what it is itself."""
+    return bool(subject.stops) and not is_memoryless(setting.rule)
+
+
 def enumerated_tests(
     subject: Subject, setting: AuditedRule, source: Tables, options: AuditOptions, horizon: int, is_known: bool
 ) -> list[ClaimTest]:
@@ -223,7 +228,8 @@ def enumerated_tests(
         tests.append(RoundAcceptanceTest(laws=laws, stops=stops))
     if claims_draft_law(subject.helper) and not is_greedy and "q" in options.claims:
         num_drafts = horizon * len(subject.prompts) * subject.budget
-        tests.append(DraftTest("q", num_drafts, source=source, sampling=subject.sampling))
+        given = {"source": source, "sampling": subject.sampling, "is_first_only": hides_drafts(subject, setting)}
+        tests.append(DraftTest("q", num_drafts, **given))
     return tests
 
 
@@ -257,5 +263,6 @@ def token_tests(
         tests.append(JudgedTest(claim, num_tokens, acceptance=acceptance, **given))
     tests += [acceptance] if acceptance is not None and (is_by_origin or is_judged) else []
     if has_model and not sampling.is_greedy and "q" in options.claims:
-        tests.append(DraftTest("q", num_tokens, source=source, sampling=sampling, max_rounds=2000))
+        given = {"source": source, "sampling": sampling, "is_first_only": hides_drafts(subject, setting)}
+        tests.append(DraftTest("q", num_tokens, max_rounds=2000, **given))
     return tests

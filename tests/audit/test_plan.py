@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
+import torch
 
 from sdbench.audit import native, pairs
 from sdbench.audit.claims import Effect
@@ -15,7 +16,9 @@ from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import TextBatch
 from sdbench.cli import compose_run
-from sdbench.verify import Block, Exact, FLy, Synthetic, Typical
+from sdbench.types import Verdict
+from sdbench.verify import Block, Exact, FLy, Joint, Synthetic, Typical
+from sdbench.verify.tokenwise import draw_bonus
 
 WIDE = 40  # ids: 40^4 texts are too many to enumerate
 
@@ -25,10 +28,12 @@ def wide_pair() -> tuple[Any, Any]:
     return pairs.random_pair(vocab=WIDE)
 
 
-def report_of(models: tuple[Any, Any], rule: Any, claims: Any = CLAIMS, **options: Any) -> AuditReport:
+def report_of(
+    models: tuple[Any, Any], rule: Any, claims: Any = CLAIMS, samples: int = 300, **options: Any
+) -> AuditReport:
     options = {"num_draft": 2, "budget": 4, **options}
     subject = Subject([AuditedRule("rule", rule)], *models, [[0, 1, 2, 0, 1]], **options)
-    return audit(subject, AuditOptions(tv=1, samples=300, claims=claims))
+    return audit(subject, AuditOptions(tv=1, samples=samples, claims=claims))
 
 
 def verdicts(report: AuditReport) -> dict[str, str]:
@@ -77,6 +82,24 @@ class KeepsTooMuch(Block):
 def test_a_joint_rule_that_keeps_too_much_is_caught_by_acceptance(wide_pair):
     report = report_of(wide_pair, KeepsTooMuch(), ("acceptance",))
     assert verdicts(report)["acceptance"] == "violated"
+
+
+class Peeks(Joint):
+    """Keeps all drafts if the last is likely, else none: whether the first ends the text depends on those after it."""
+
+    def __call__(self, evidence, u, state=None):
+        drafts, lengths = evidence.draft.tokens, evidence.draft.lengths
+        if not drafts.shape[1]:
+            return draw_bonus(evidence, u, state)
+        rows, last = torch.arange(len(drafts)), (lengths - 1).clamp_min(0)
+        is_likely = drafts[rows, last] == evidence.draft.q[rows, last].argmax(-1)
+        return Verdict(torch.where(is_likely, lengths, 0), torch.zeros_like(lengths))
+
+
+def test_drafts_that_a_stop_hides_are_no_evidence_against_q():
+    """The engine does not record drafts after a stop; for a joint rule those that are recorded are a biased sample."""
+    report = report_of(pairs.random_pair(), Peeks(), ("q",), num_draft=2, budget=3, stops=(1,), samples=2000)
+    assert verdicts(report)["q"] == "sound"
 
 
 @dataclass
