@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from sdbench import plan
-from sdbench.config import ConfigError, Run
+from sdbench.config import NATIVE, ConfigError, Run
 from sdbench.hub import HubError
 from sdbench.records import Results, SchemaError, read
 
@@ -35,7 +35,7 @@ def show_plan(run: Run) -> None:
     from sdbench.passes.table import names_of_cells
 
     has_records = (run.folder / "records").is_dir()
-    job = prepare(run, (), may_hash=has_records)  # without records the keys of cells are not needed
+    job = prepare(run, (), may_hash=has_records, is_read=False)  # without records no keys of cells are needed
     cells = [point.cell for point in job.planned]
     num_texts = len(job.prompts.ids) * run.samples  # of each cell
     results = read(run.folder) if has_records else None
@@ -48,6 +48,8 @@ def show_plan(run: Run) -> None:
     print(f"  {'all':<48} held {num_texts * len(cells) - todo.total():>7,}   missing {todo.total():>7,}")
     print(f"download: {_download(job)}")
     print(f"memory: {_memory(job, num_texts * len(cells))}")
+    if why := _why_too_large(job):
+        print(f"does not fit here: {why}")
     print(f"time: {_hours(results, todo, is_timed=run.timing is not None)}")
 
 
@@ -56,7 +58,7 @@ def prefetch(run: Run) -> None:
     from sdbench.engines.job import prepare
     from sdbench.lm.load import download, weights_folder
 
-    job = prepare(run, ())
+    job = prepare(run, (), is_read=False)
     for checkpoint in job.pair_info.metadata.checkpoints.values():
         download(checkpoint)
         weights_folder(checkpoint, job.pair_info.metadata.dtype)
@@ -76,16 +78,29 @@ def _download(job: Job) -> str:
 def _memory(job: Job, num_texts: int) -> str:
     from sdbench.engines.native.memory import peak_of
     from sdbench.lm.load import free_bytes
+    from sdbench.prepare.pair import is_available
 
     run, device = job.run, job.pair_info.metadata.device
     rows = min(run.batch_size or ROWS, num_texts)
     peak = peak_of(job, rows)
-    free = free_bytes(device, is_spread=run.model.device_map is not None)
-    there = "" if free is None else f", {free / GIB:.1f} GiB free on {device}"
+    if is_available(device):
+        free = free_bytes(device, is_spread=run.model.device_map is not None)
+        there = "" if free is None else f", {free / GIB:.1f} GiB free on {device}"
+    else:
+        there = f", and {device} is not on this machine"
     return (
         f"{peak.weights / GIB:.2f} GiB of weights + {peak.cache / GIB:.2f} of keys and values + {peak.laws / GIB:.2f} of "
         f"distributions, for {rows} rows{there}"
     )
+
+
+def _why_too_large(job: Job) -> str | None:
+    """Return a sentence if the weights are read by this process and do not fit here."""
+    from sdbench.prepare.pair import is_available
+
+    metadata = job.pair_info.metadata
+    is_known = job.run.engine.name == NATIVE.name and is_available(metadata.device)
+    return metadata.why_too_large() if is_known else None
 
 
 def _hours(results: Results | None, todo: Mapping[str, int], *, is_timed: bool = True) -> str:

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
 
 
-def prepare(run: Run, words: Sequence[str], *, may_hash: bool = True) -> Job:
+def prepare(run: Run, words: Sequence[str], *, may_hash: bool = True, is_read: bool = True) -> Job:
     """Resolve, identify, build and check a run; everything that can be refused before weights are read is refused here.
 
     `may_hash`: large local files may be read to hash them. Without it the keys of cells differ from those of a run, unless the
-    files were hashed before.
+    files were hashed before. `is_read`: the weights will be read, so that their memory and device must be here.
     """
     run = with_trained(run)
     engine = kind_of(run)
-    pair_info = PairInfo.read(engine.find(run), may_hash=may_hash)
+    pair_info = PairInfo.read(engine.find(run, is_read=is_read), may_hash=may_hash)
     parts = build_parts(run, pair_info.ids_of)
     task = build_task(run)
     refuse(run, pair_info, parts, task)

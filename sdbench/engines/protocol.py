@@ -52,8 +52,10 @@ class EngineKind(Protocol):
     send requests as they arrive (`timing.rate`).
     """
 
-    def find(self, run: Run) -> PairMetadata:
-        """Find the pair from its metadata. An option of the run that this engine does not take is a ConfigError."""
+    def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
+        """Find the pair from its metadata. An option of the run that this engine does not take is a ConfigError. `is_read`: this
+        process will read the weights, if the engine does; without it neither their memory nor their device is needed.
+        """
         ...
 
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:

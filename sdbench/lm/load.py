@@ -160,19 +160,21 @@ def download(checkpoint: Checkpoint) -> None:
     fetch(lambda: snapshot_download(checkpoint.id, **options), checkpoint.id, revision=checkpoint.commit)
 
 
-def refuse_what_does_not_fit(
+def why_too_large(
     wanted: list[tuple[Checkpoint, str | None, str | None]], device: str, *, is_spread: bool = False, copies: int = 1
-) -> None:
-    """Raise before any weight is read. `wanted`: (checkpoint, dtype or None for its own, quantization), each `copies` times."""
+) -> str | None:
+    """Return a sentence if there is too little memory, known before any weight is read; None if there is enough or it is unknown.
+    `wanted`: (checkpoint, dtype or None for its own, quantization), each `copies` times.
+    """
     wanted = [(checkpoint, dtype, None if kind == INT8 else kind) for checkpoint, dtype, kind in wanted]  # read whole
     need = ROOM * copies * sum(checkpoint.bytes(dtype, quantization) for checkpoint, dtype, quantization in wanted)
     if (free := free_bytes(device, is_spread=is_spread)) is None or need <= free:
-        return
+        return None
     parts = [
         f"{c.id} ({(c.parameters or 0) / 1e9:.3g} B weights in {quantization or dtype or c.dtype})"
         for c, dtype, quantization in wanted
     ]
-    raise ConfigError(
+    return (
         f"{' and '.join(parts)} need about {need / 2**30:.1f} GiB and {device} has {free / 2**30:.1f} GiB free: use "
         "dtype=bfloat16, model.quantization=bnb-nf4, model.device_map=auto over more GPUs, a smaller pair, or model=llama-tiny"
     )

@@ -47,8 +47,10 @@ def folder_of(model_id: str) -> str:
     return str(folder)
 
 
-def device_of(name: str) -> str:
-    """Return the device. `auto` is the first accelerator that exists. A named device that does not exist is an error."""
+def device_of(name: str, *, is_read: bool = True) -> str:
+    """Return the device. `auto` is the first accelerator that exists. A named device that does not exist is an error if weights
+    will be read.
+    """
     if name == "cpu":
         return name
     import torch
@@ -58,10 +60,20 @@ def device_of(name: str) -> str:
         return "cpu" if accelerator is None or accelerator.type == "mps" else accelerator.type
     if name.partition(":")[0] == "mps":
         raise ConfigError("device=mps has no float64, in which sdbench adds and draws: use device=cpu")
-    backend = getattr(torch, name.partition(":")[0], None)  # torch.hpu exists only with its plug-in
-    if backend is None or not backend.is_available():
+    if is_read and not is_available(name):
         raise ConfigError(f"device={name} is not available on this machine; use device=cpu or device=auto")
     return name
+
+
+def is_available(device: str) -> bool:
+    """Return whether this machine has a device."""
+    if device == "cpu":
+        return True
+    import torch
+
+    kind, _, number = device.partition(":")
+    backend = getattr(torch, kind, None)  # torch.hpu exists only with its plug-in
+    return backend is not None and backend.is_available() and int(number or 0) < backend.device_count()
 
 
 @dataclass(frozen=True)
@@ -90,10 +102,18 @@ class PairMetadata:
         """How often each weight is in memory. (An embedding that is not also the head is not packed, but it counts twice.)"""
         return 2 if self.model.packed else 1
 
+    def why_too_large(self) -> str | None:
+        """Return a sentence if the weights do not fit into the free memory of the device, which must be here."""
+        from sdbench.lm.load import why_too_large
+
+        wanted = [(checkpoint, self.dtype, self.quantization(role)) for role, checkpoint in self.checkpoints.items()]
+        return why_too_large(wanted, self.device, is_spread=self.model.device_map is not None, copies=self.copies)
+
 
 def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> PairMetadata:
     """Find the pair and raise for a gated or missing model, a missing package or device, or too little memory, before weights
-    are read and as far as possible before heavy imports. `is_read`: whether this process will read the weights.
+    are read and as far as possible before heavy imports. `is_read`: whether this process will read the weights; without it
+    neither memory nor device are needed.
     """
     from sdbench.lm import load as lm
     from sdbench.lm.quantized import require_packages
@@ -110,14 +130,13 @@ def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> Pair
     }
     if tokenizer is not None and all(checkpoint.gguf is None for checkpoint in checkpoints.values()):
         raise ConfigError(f"model.tokenizer={model.tokenizer} is read for .gguf files only: remove it")
-    where = device_of(device)
+    where = device_of(device, is_read=is_read)
     kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None
     metadata = PairMetadata(model, checkpoints, where, kind)
-    wanted = [(checkpoint, kind, metadata.quantization(role)) for role, checkpoint in checkpoints.items()]
     if model.packed and where != "cpu":
         raise ConfigError(f"model.packed=true is for models on a CPU, and device={where} was chosen: remove it")
-    if is_read:
-        lm.refuse_what_does_not_fit(wanted, where, is_spread=model.device_map is not None, copies=metadata.copies)
+    if is_read and (why := metadata.why_too_large()):
+        raise ConfigError(why)
     return metadata
 
 

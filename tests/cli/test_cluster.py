@@ -59,6 +59,31 @@ def test_prefetch_brings_the_files_and_stops(words, tmp_path, no_weights, capsys
     assert not list(tmp_path.iterdir())
 
 
+def test_a_login_node_without_memory_or_device_plans_and_prefetches(words, tmp_path, no_weights, monkeypatch, capsys):
+    """Only the machine that decodes must hold the weights and have the device."""
+    monkeypatch.setattr("sdbench.lm.load.free_system_bytes", lambda: 2**10)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    ways = {
+        "cpu": ("need about 0.0 GiB and cpu has 0.0 GiB free", "does not fit here: "),
+        "cuda": (
+            "device=cuda is not available on this machine",
+            "distributions, for 5 rows, and cuda is not on this machine",
+        ),
+        "cuda:3": ("device=cuda:3 is not available on this machine", "for 5 rows, and cuda:3 is not on this machine"),
+    }
+    for device, (refusal, line) in ways.items():
+        options = words(tmp_path, n=1, device=device)
+        assert main(options) == 2
+        assert refusal in capsys.readouterr().err
+        assert main([*options, "--prefetch"]) == 0
+        assert main([*options, "--plan"]) == 0
+        output = capsys.readouterr().out
+        assert "are on this machine" in output
+        assert line in output
+        assert (refusal in output) == (device == "cpu")
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.parametrize("group", LISTED)
 def test_the_files_of_a_group_are_listed_with_a_line_each(group, capsys):
     assert main(["--list", group]) == 0

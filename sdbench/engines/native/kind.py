@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 class Native:
     """Decodes every cell and records every measure."""
 
-    def find(self, run: Run) -> PairMetadata:
+    def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
         from sdbench.prepare import pair as pairs
 
-        return pairs.find(run.model, device=run.device, dtype=run.dtype)
+        return pairs.find(run.model, device=run.device, dtype=run.dtype, is_read=is_read)
 
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
         return list(planned)

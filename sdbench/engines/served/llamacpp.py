@@ -58,8 +58,8 @@ class LlamaCpp(StartedServers):
     def look_at_program(self, run: Run) -> None:
         self.installed = look_at_llama_server(self.binary)
 
-    def find(self, run: Run) -> PairMetadata:
-        metadata = super().find(run)
+    def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
+        metadata = super().find(run, is_read=is_read)
         for role, checkpoint in metadata.checkpoints.items():
             if checkpoint.gguf is None:
                 name = model_id_of(run, role)

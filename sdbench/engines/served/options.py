@@ -117,8 +117,8 @@ class Http:
     def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
         return plan_timing(self, job, points, store)
 
-    def find(self, run: Run) -> PairMetadata:
-        """Find tokenizer and configuration. The weights are the server's."""
+    def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
+        """Find tokenizer and configuration. The weights are the server's, so `is_read` changes nothing."""
         from sdbench.prepare import pair as pairs
 
         if self.plugin and self.dialect.extra is None:

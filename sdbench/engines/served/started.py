@@ -54,12 +54,12 @@ class StartedServers(Http, ABC):
         """Return the environment variables of the server."""
         return {name: str(value) for name, value in self.env.items()}
 
-    def find(self, run: Run) -> PairMetadata:
+    def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
         """Check options, program and port before anything is read."""
         self.look_at_program(run)
         if self.port is not None:
             port_of(self.host, self.port)
-        return super().find(run)
+        return super().find(run, is_read=is_read)
 
     def _check_servers(self) -> None:
         name = self.module
