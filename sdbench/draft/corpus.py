@@ -4,7 +4,7 @@
 the reversed text. It takes eight bytes per token. A position is the number of tokens before it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from huggingface_hub import constants
 from numpy.typing import NDArray
 
 from sdbench.draft.text_index import count_common
-from sdbench.files import digest_of, digest_of_path, replace_on_success
+from sdbench.files import digest_of, digest_of_data, digest_of_path, replace_on_success
 from sdbench.lm.load import tokenizer_key
 
 CACHE = Path(constants.HF_HOME, "sdbench", "corpora")
@@ -61,7 +61,7 @@ class IndexedCorpus:
 
         `known_key`: the tokenizer's key if it is known; computing it takes a second for a large vocabulary.
         """
-        key = digest_of(digest_of_path(path), known_key or tokenizer_key(tokenizer), str((FORMAT, PIECE, LEVELS)))
+        key = digest_of(digest_of_corpus(path), known_key or tokenizer_key(tokenizer), str((FORMAT, PIECE, LEVELS)))
         folder = CACHE / key
         if not folder.is_dir():
             built = cls.of_ids(ids_of(texts_of(path), tokenizer))
@@ -133,12 +133,25 @@ class IndexedCorpus:
         return low
 
 
+def digest_of_corpus(path: Path, *, without: Collection[str] = ()) -> str:
+    """Return the SHA-256 of a records folder's distinct texts, since runs and reports write other files there; of any other
+    folder, or of a file, that of `digest_of_path`.
+    """
+    if (path / "records").is_dir():
+        return digest_of_data(_distinct_texts(path))
+    return digest_of_path(path, without=without)
+
+
+def _distinct_texts(folder: Path) -> list[str]:
+    from sdbench.records import read
+
+    return sorted(set(read(folder).generations["text"]))
+
+
 def texts_of(path: Path) -> Iterator[str]:
     """Yield a file's text in pieces that end with a line, or each distinct text of a records folder's cells."""
     if path.is_dir():
-        from sdbench.records import read
-
-        yield from sorted(set(read(path).generations["text"]))
+        yield from _distinct_texts(path)
         return
     with open(path, encoding="utf-8", errors="replace", newline="") as file:
         while piece := file.read(PIECE):

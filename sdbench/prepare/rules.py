@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from sdbench.config import Component, ConfigError, RuleSweep, Run
 from sdbench.errors import first_line
 from sdbench.imports import import_object
-from sdbench.prepare.versions import files_of
+from sdbench.prepare.versions import files_of, paths_of
 from sdbench.types import DRAFTER_NEEDS, NEEDS, needs_of
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from sdbench.types import Verifier
 
 
@@ -40,8 +42,10 @@ class DrafterClass:
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Hashes of the files in its options, computed once; for a large corpus this takes a while."""
-        return files_of(self.component.free, prefix="drafter")
+        """Hashes of the files in its options, of a records folder that of its texts; for a large corpus this takes a while."""
+        from sdbench.draft.corpus import digest_of_corpus
+
+        return files_of(self.component.free, prefix="drafter", digest=digest_of_corpus)
 
 
 @dataclass(frozen=True)
@@ -67,6 +71,8 @@ def build_parts(run: Run, ids_of: Callable[[str], Sequence[int]] | None = None) 
 
     `ids_of` encodes the texts with which some rules mark a span; without it they stay texts.
     """
+    for drafter in run.drafters:
+        _refuse_folder_of_run(drafter, run.folder)
     drafters = tuple(map(_drafter_class, run.drafters))
     return Parts(tuple(BuiltSweep(sweep, rules_of(sweep, ids_of)) for sweep in run.verifiers), drafters)
 
@@ -97,6 +103,16 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
         return import_object(target)(**arguments)
     except (ImportError, AttributeError, TypeError, ValueError) as error:
         raise ConfigError(f"verifier {target} cannot be built: {first_line(error)}") from None
+
+
+def _refuse_folder_of_run(drafter: Component, folder: Path) -> None:
+    """Raise if a drafter reads the texts that the run writes: the keys of its cells would change with each text."""
+    for name, path in paths_of(drafter.free):
+        if path.resolve() == folder.resolve():
+            raise ConfigError(
+                f"drafter={drafter.name}: {name}={path} is the folder of this run, whose texts change while it runs: give "
+                "name=NAME, to write into another"
+            )
 
 
 def _drafter_class(drafter: Component) -> DrafterClass:

@@ -7,7 +7,7 @@ Python or of this package. Libraries are not hashed; the provenance names the ve
 
 import ast
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from importlib.util import find_spec
 from itertools import islice
@@ -57,16 +57,23 @@ def sources(kind: type) -> set[Path]:
     return paths
 
 
-def files_of(options: Mapping[str, Any], *, prefix: str) -> dict[str, str]:
-    """Return `prefix.option` -> hash of the content, for each option that is a file or a folder; of what was trained, without
-    what the training left beside it: its course, checkpoints, and states of the target.
+def files_of(options: Mapping[str, Any], *, prefix: str, digest: Callable[..., str] = digest_of_path) -> dict[str, str]:
+    """Return `prefix.option` -> hash of the content, for each option that is a file or a folder, or a list with some; of what was
+    trained, without what the training left beside it: its course, checkpoints, and states of the target.
     """
-    return {
-        f"{prefix}.{name}": digest_of_path(Path(text), without=OF_TRAINING if (Path(text) / HEAD_CARD).exists() else ())
-        for name, value in options.items()
-        for text in ([value] if isinstance(value, str) else value if isinstance(value, list | tuple) else [])
-        if isinstance(text, str) and text and _exists(Path(text))
-    }
+    digests: dict[str, list[str]] = {}
+    for name, path in paths_of(options):
+        without = OF_TRAINING if (path / HEAD_CARD).exists() else ()
+        digests.setdefault(f"{prefix}.{name}", []).append(digest(path, without=without))
+    return {name: " ".join(several) for name, several in digests.items()}
+
+
+def paths_of(options: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
+    """Yield each option that is a file or a folder with its path, and of an option that is a list each that it names."""
+    for name, value in options.items():
+        for text in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []:
+            if isinstance(text, str) and text and _exists(Path(text)):
+                yield name, Path(text)
 
 
 def is_word(text: object) -> bool:

@@ -15,6 +15,7 @@ from sdbench.config import ConfigError
 from sdbench.draft import NoDraft
 from sdbench.draft import corpus as corpora
 from sdbench.draft.corpus import BREAK, IndexedCorpus, refuse_corpus
+from sdbench.files import digest_of_path
 from sdbench.prepare.refuse import refuse_drafter_options
 from sdbench.prepare.rules import build_parts
 from sdbench.verify import Ensemble, Exact
@@ -134,6 +135,10 @@ def test_texts_are_the_targets_and_do_not_depend_on_the_batch(corpus, temperatur
         (["drafter.corpus=/no/such/file"], "corpus=/no/such/file does not exist"),
         (["drafter.corpus={}/empty.txt"], "empty.txt is empty"),
         (["drafter.corpus={}"], "is a folder without recorded texts"),
+        (
+            ["drafter.corpus={0}/run", "results={0}/there/..", "name=run"],
+            "drafter=retrieval: corpus=.*/run is the folder of this run, whose texts change while it runs: give name=NAME",
+        ),
         (["drafter.corpus={}/some.txt", "drafter.least=2"], r"least in \(0, 1\], got factor=2, least=2"),
         (["drafter.corpus={}/some.txt", "drafter.shortest=0"], "shortest must be from 1 to longest=16"),
     ],
@@ -141,6 +146,8 @@ def test_texts_are_the_targets_and_do_not_depend_on_the_batch(corpus, temperatur
 def test_what_cannot_be_a_corpus_is_refused_before_weights(words, sentence, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "some.txt").write_text("t1 t2")
+    (tmp_path / "run" / "records").mkdir(parents=True)
+    (tmp_path / "there").mkdir()
     run = compose_run(["drafter=retrieval", "model.draft=null", *(word.format(tmp_path) for word in words)])
     with pytest.raises(ConfigError, match=sentence):
         refuse_drafter_options(run, build_parts(run))
@@ -166,3 +173,37 @@ def test_the_texts_of_a_records_folder_are_a_corpus_for_their_own_tokenizer(tmp_
     assert corpora.ids_of(corpora.texts_of(path), tokenizer).tolist() == [5, 6, BREAK, 7, BREAK]
     with pytest.raises(ValueError, match="holds texts of another tokenizer"):
         refuse_corpus(str(tmp_path / "run"), word_tokenizer(61, range(61)[::-1]))
+
+
+def test_a_records_folder_is_keyed_by_its_distinct_texts(tmp_path, corpus, monkeypatch):
+    """A run, a report or a compaction writes files there and adds no text: the keys of cells and the index stay."""
+    from sdbench.records import Cell, GenerationRecord, Rounds, Store
+
+    def key_of(path) -> str:
+        run = compose_run(["drafter=retrieval", "model.draft=null", f"drafter.corpus={path}"])
+        return build_parts(run).drafters[0].files["drafter.corpus"]
+
+    def write(*texts: str) -> None:
+        with Store.open(folder, config={}, provenance={}) as store:
+            store.add_cells([cell])
+            records = [
+                GenerationRecord(cell.key, text, 0, 1, text, "eos", [5], [2], Rounds([0], [0], [0]), [])
+                for text in texts
+            ]
+            store.append_generations(records)
+            store.compact()
+
+    folder, tokenizer = tmp_path / "run", word_tokenizer(61)
+    cell = Cell("m", "t", "exact", 1, 0.0, {})
+    write("t5 t6", "t7")
+    first, index = key_of(folder), IndexedCorpus.open(folder, tokenizer)
+    write("t5 t6")
+    (folder / "report.html").write_text("a page")
+    assert key_of(folder) == first
+    with monkeypatch.context() as patch:
+        patch.setattr(IndexedCorpus, "of_ids", None)
+        assert (IndexedCorpus.open(folder, tokenizer).tokens == index.tokens).all()
+    write("t8")
+    assert key_of(folder) != first
+    assert len(IndexedCorpus.open(folder, tokenizer).tokens) > len(index.tokens)
+    assert key_of(corpus) == digest_of_path(corpus), "a text file keeps its key"

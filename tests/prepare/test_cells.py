@@ -15,11 +15,13 @@ from sdbench.cli.command import parse
 from sdbench.cli.compose import Composer
 from sdbench.config import Component, Knob, Model, RuleSweep, Run, Shard, TimingOptions
 from sdbench.draft.intersection import IntersectionDrafter
+from sdbench.files import digest_of_file
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.cells import points
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.rules import build_parts
 from sdbench.prepare.task import build_task
+from sdbench.prepare.versions import files_of
 
 RULE = """
 from dataclasses import dataclass
@@ -165,6 +167,22 @@ def test_a_corpus_of_a_drafter_is_keyed_by_its_content(plan_of, tmp_path):
     assert first
     assert first == planned("one text\n")
     assert not first & planned("another text\n")
+
+
+def test_each_of_several_files_of_an_option_is_in_the_key(tmp_path):
+    paths = [tmp_path / name for name in ("a.py", "b.py")]
+
+    def digests(*names: object) -> str:
+        return files_of({"extra_metrics": [*map(str, names)]}, prefix="task")["task.extra_metrics"]
+
+    for path in paths:
+        path.write_text(f"# {path.name}\n")
+    seen = [digests(*paths)]
+    for path in paths:
+        path.write_text("# another score\n")
+        seen.append(digests(*paths))
+    assert len(set(seen)) == 3
+    assert digests(paths[0]) == digests(paths[0], "rouge") == digest_of_file(paths[0]), "a single file keeps its key"
 
 
 def test_a_file_that_a_knob_names_is_keyed_by_its_content(plan_of, module, tmp_path):
