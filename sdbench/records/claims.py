@@ -3,9 +3,10 @@
 A job is a file whose modification time its heartbeat renews. Its claims are a second file with one unit per line. Claims are
 read and written under a lock: a file made with O_EXCL that names its job and is held only while they are read. A job is dead if
 its process is gone (seen from the same machine), or if its heartbeat is `expire_s` older than our own *on the same file
-system*, so clocks of hosts are never compared. The claims and the lock of a dead job are free. Two jobs that take a dead lock
-at the same instant may both claim a unit; the result is a duplicate, which readers drop. Network file systems may show time
-stamps that are a minute old, hence the long default.
+system*, so clocks of hosts are never compared; or as much newer, which happens if that clock was ahead and has been set back.
+The claims and the lock of a dead job are free. Two jobs that take a dead lock at the same instant may both claim a unit; the
+result is a duplicate, which readers drop. Network file systems may show time stamps that are a minute old, hence the long
+default.
 """
 
 import contextlib
@@ -167,7 +168,7 @@ class Claims:
         if owner:
             return self.is_alive(owner)
         try:
-            return self._now() - path.stat().st_mtime < min(self.expire_s, UNSIGNED_S)
+            return abs(self._now() - path.stat().st_mtime) < min(self.expire_s, UNSIGNED_S)
         except FileNotFoundError:
             return True  # another job has just released or removed it: try again
 
@@ -227,15 +228,18 @@ def is_working(heartbeat: Path, *, boot: str, now: Callable[[], float], expire_s
         facts = json.loads(text)
         if facts["boot"] == boot and not is_running(facts["pid"], facts["start"]):
             return False
-    return now() - beat < expire_s
+    return abs(now() - beat) < expire_s
 
 
 def jobs_at_work(folder: Path, *, expire_s: float = EXPIRE_S) -> list[str]:
     """Return host and process of each job that works on a results folder, given its claims folder. Writes nothing."""
     names: list[str] = []
     boot, heartbeats = machine_boot(), sorted(folder.glob("job-*.json"))
-    # Without an own heartbeat the file system's clock cannot be read: use this machine's clock or the newest heartbeat.
-    now = max([time.time(), *(path.stat().st_mtime for path in heartbeats)])
+    # Without an own heartbeat the file system's clock cannot be read: use this machine's, or if no heartbeat is near it, the
+    # newest heartbeat, since the file system's clock may be ahead.
+    now, beats = time.time(), [path.stat().st_mtime for path in heartbeats]
+    if not any(abs(now - beat) < expire_s for beat in beats):
+        now = max([now, *beats])
     for path in heartbeats:
         with contextlib.suppress(OSError, ValueError, KeyError):
             if is_working(path, boot=boot, now=lambda: now, expire_s=expire_s):

@@ -14,7 +14,7 @@ import pytest
 
 import sdbench
 from sdbench.records import Store
-from sdbench.records.claims import Claims, jobs_at_work
+from sdbench.records.claims import Claims, digest, jobs_at_work
 from tests.patience import is_soon
 from tests.records.equality import assert_same_records
 
@@ -211,6 +211,46 @@ def test_a_lock_of_a_dead_job_is_taken(tmp_path: Path):
     (tmp_path / "lock").write_text("4-dead")
     assert claims.take("unit")
     claims.close()
+
+
+HOURS_S = 5 * 3600
+
+
+def a_job_whose_clock_was_ahead(folder: Path) -> Path:
+    """Leave the heartbeat of a job on another boot, five hours in the future."""
+    heartbeat = folder / "job-4-dead.json"
+    heartbeat.write_text(json.dumps({"boot": "node another boot", "pid": 4, "start": ""}))
+    os.utime(heartbeat, (time.time() + HOURS_S,) * 2)
+    return heartbeat
+
+
+def test_claims_and_locks_from_the_future_are_free(tmp_path: Path):
+    """A machine lost power with its clock ahead, and the clock has been set right since."""
+    claims = Claims(tmp_path)
+    a_job_whose_clock_was_ahead(tmp_path)
+    (tmp_path / "claims-4-dead.txt").write_text(digest("unit"))
+    lock = tmp_path / "lock"
+    lock.write_text("4-dead")
+    assert not claims._is_held(lock)
+    lock.write_text("")
+    os.utime(lock, (time.time() + HOURS_S,) * 2)
+    assert not claims._is_held(lock), "one that was not signed"
+    lock.unlink()
+    assert claims.take("unit")
+    assert claims.num_alive() == 1
+    claims.close()
+
+
+def test_a_heartbeat_from_the_future_hides_no_job_at_work(tmp_path: Path):
+    claims = Claims(tmp_path)
+    heartbeat = a_job_whose_clock_was_ahead(tmp_path)
+    assert [name.partition(":")[2] for name in jobs_at_work(tmp_path)] == [str(os.getpid())]
+    claims.close()
+    assert jobs_at_work(tmp_path) == ["node:4"], (
+        "the file system's clock may be ahead of ours: the newest heartbeat counts"
+    )
+    os.utime(heartbeat, (time.time() - HOURS_S,) * 2)
+    assert claims.num_alive() == 1
 
 
 def test_many_claims_are_one_file(tmp_path: Path):
