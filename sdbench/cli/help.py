@@ -42,7 +42,7 @@ What is run
   max_new_tokens=N  length of an answer                                                             (set by the task)
   n=N               examples; n=all takes every row                                                 (set by the task)
   samples=S         answers per example and cell                                                    (1)
-  seed=S            of the random numbers and the subset; seed=[0,1,2]: one after another into one folder  (0)
+  seed=S            of the random numbers; seed=[0,1,2]: one after another into one folder (the subset: task.seed=)  (0)
   margin=M          the loss of quality you would accept, in points of 100, for the recommendation  (5)
                     or one for each task, also in an experiment: 'margin={gsm8k: 1, cnndm: 0.5, default: 2}'
   experiment=NAME   a whole study: the tables of DIVERSED (arXiv:2604.07622) and others
