@@ -397,6 +397,35 @@ def test_force_keeps_the_old_until_the_new_is_there(tmp_path: Path):
         assert store.held() == set()
 
 
+def test_jobs_of_one_launch_force_what_they_share_once(tmp_path: Path):
+    """`-m num_draft=3,5 force=true`: the jobs share the folder, and of their cells the target and the draft alone."""
+    rules = [cell("llama-tiny", "gsm8k-tiny", "ensemble", w=w) for w in (0.3, 0.7)]
+    folder = write(tmp_path, *(records(point) for point in (TARGET, *rules)), cells=(TARGET, *rules))
+    with Store.open(folder) as first, Store.open(folder) as second:
+        first.force([TARGET.key, rules[0].key], token="a launch")
+        first.append_generations(records(TARGET))
+        second.force([TARGET.key, rules[1].key], token="a launch")
+        assert {key[0] for key in second.held()} == {TARGET.key}
+        assert [second.epoch_of(point.key) for point in (TARGET, *rules)] == [1, 1, 1]
+        second.force([TARGET.key], token="another launch")
+        assert second.epoch_of(TARGET.key) == 2
+    with Store.open(folder) as store:
+        store.force([TARGET.key, rules[0].key, rules[1].key], token="a launch")
+        assert [store.epoch_of(point.key) for point in (TARGET, *rules)] == [2, 1, 1]
+
+
+def test_force_files_of_earlier_versions_count(tmp_path: Path):
+    folder = write(tmp_path, records())
+    (folder / "records" / "force-0123.json").write_text(
+        json.dumps({"schema": 1, "cells": [ENSEMBLE.key], "epoch": 3, "run": "x"})
+    )
+    with Store.open(folder) as store:
+        assert store.epoch_of(ENSEMBLE.key) == 3
+        assert not store.held()
+        store.force([ENSEMBLE.key], token="job 7")
+        assert store.epoch_of(ENSEMBLE.key) == 4
+
+
 def test_a_failure_is_reported_until_a_record_makes_it_good(tmp_path: Path):
     folder = write(tmp_path, records(examples=1))
     with Store.open(folder) as store:

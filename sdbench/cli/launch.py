@@ -1,9 +1,11 @@
 """Run the jobs of a multirun through Hydra's launcher, possibly on other machines, and collect their exit codes."""
 
 import re
+import secrets
 import sys
 import traceback
 from collections.abc import Sequence
+from functools import partial
 
 from hydra._internal.callbacks import Callbacks
 from hydra.core.hydra_config import HydraConfig
@@ -16,6 +18,7 @@ from sdbench import config
 from sdbench.cli.command import Command, collapse, expand
 from sdbench.cli.compose import Composer, without_sweeps
 from sdbench.errors import first_line
+from sdbench.passes.slurm import batch_job
 from sdbench.subcommand import Exit
 
 ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
@@ -25,7 +28,9 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command) 
     """Run all jobs through Hydra's launcher and return the exit code of each. A job that fails does not stop the others."""
     cfg = composer.compose(without_sweeps(command.overrides), mode=RunMode.MULTIRUN)
     context = HydraContext(config_loader=composer.hydra.config_loader, callbacks=Callbacks(cfg))
-    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=job, config=cfg)
+    launch_id = batch_job() or f"launch {secrets.token_hex(8)}"  # a requeue of a batch job launches again
+    task = partial(job, launch=launch_id)
+    launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=cfg)
     lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
     logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
     print(f"sdbench: {len(lines)} jobs{logs}", file=sys.stderr)
@@ -44,12 +49,12 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command) 
     return codes
 
 
-def job(cfg: DictConfig) -> int:
-    """Run one job. The launcher imports this function by name, possibly on another machine."""
+def job(cfg: DictConfig, *, launch: str) -> int:
+    """Run one job. The launcher imports this function by name, possibly on another machine. `launch`: an id of the multirun."""
     from sdbench.passes.job import run_job
 
     words = collapse([str(word) for word in HydraConfig.get().overrides.task])
-    code = run_job(config.check(Composer.tree(cfg, words)), words)
+    code = run_job(config.check(Composer.tree(cfg, words)), words, launch=launch)
     if code == Exit.INTERRUPTED:
         raise KeyboardInterrupt  # stops the launcher from starting the next job
     return code

@@ -27,11 +27,13 @@ WAIT_S = 1.0
 PROMPTS_COMPARED = 64  # of those stored, evenly spread
 
 
-def run_job(run: Run, words: Sequence[str]) -> int:
-    """Run the job and return its exit code. `words` is the command line, to be printed after an interruption."""
+def run_job(run: Run, words: Sequence[str], *, launch: str | None = None) -> int:
+    """Run the job and return its exit code. `words` is the command line, to be printed after an interruption. `launch`: an id of
+    the multirun that the job is of; it and its requeues decode what its jobs share once if `force` is given.
+    """
     try:
         with engine_warnings(), sigterm_as_ctrl_c():
-            return _run(run, words)
+            return _run(run, words, launch or batch_job())
     except (ConfigError, HubError, SchemaError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return Exit.BAD_CONFIG
@@ -54,20 +56,20 @@ def _is_a_launchers(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] == "submitit"
 
 
-def _run(run: Run, words: Sequence[str]) -> int:
+def _run(run: Run, words: Sequence[str], launch: str | None) -> int:
     from sdbench.engines.job import prepare
     from sdbench.passes.scoring import Scorers
 
     job = prepare(run, words)
     scorers = Scorers(job.task)
     try:
-        failed = _passes(job, scorers)
+        failed = _passes(job, scorers, launch)
     finally:
         scorers.close()
     return Exit.FAILED if failed else Exit.DONE
 
 
-def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
+def _passes(job: Job, scorers: Scorers, launch: str | None) -> dict[str, str]:
     from sdbench.engines.job import Models
     from sdbench.passes.finish import finish
     from sdbench.passes.near_ties import measure_near_ties
@@ -86,7 +88,7 @@ def _passes(job: Job, scorers: Scorers) -> dict[str, str]:
         store.add_vocabulary(run.model.name, pair_info.tokenizer_key, pair_info.token_texts)
         store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, pair_info))
         if run.force:
-            store.force([point.cell.key for point in planned], token=batch_job())
+            store.force([point.cell.key for point in planned], token=launch)
         with closing(Models(job, store)) as models:
             failed = QualityPass(job, store, scorers, models)()
             if run.shard.index == 0:

@@ -91,6 +91,16 @@ class Claims:
             with contextlib.suppress(OSError):
                 self._write()
 
+    @contextlib.contextmanager
+    def hold(self, unit: str) -> Iterator[None]:
+        """Claim `unit` as soon as no other job holds it, and release it afterwards."""
+        while not self.take(unit):
+            time.sleep(LOCK_POLL_S)
+        try:
+            yield
+        finally:
+            self.release(unit)
+
     def close(self) -> None:
         """Release all claims and stop the heartbeat."""
         self._stop.set()

@@ -51,6 +51,7 @@ class Snapshot:
     runs: dict[str, dict[str, Any]]
     failures: list[dict[str, Any]]
     epochs: dict[str, int]  # cell -> the epoch that force has requested
+    forced: dict[str | None, set[str]] = field(default_factory=dict)  # token -> cells requested with it
     problems: list[Problem] = field(default_factory=list)
     servers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its servers
     drafters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its drafters
@@ -121,5 +122,7 @@ def _read_small(snapshot: Snapshot, kind: str, stem: str, path: Path) -> None:
         elif kind == "force":
             for cell in data["cells"]:
                 snapshot.epochs[cell] = max(snapshot.epochs.get(cell, 0), int(data["epoch"]))
+            if (token := data.get("token")) is not None:  # earlier versions stored none
+                snapshot.forced.setdefault(token, set()).update(data["cells"])
     except (KeyError, TypeError, ValueError) as error:
         raise TornPartError(f"{path.name} is not a whole {kind} file ({error})") from error

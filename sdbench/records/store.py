@@ -185,14 +185,17 @@ class Store:
         return {key for key, epoch in self._held.items() if epoch >= self._epochs.get(key[0], 0)}
 
     def force(self, cells: Iterable[str], *, token: str | None = None) -> None:
-        """Request `cells` again: what is held stays readable until its successor is written, and counts as missing. A requeued
-        or parallel job with the same `token` joins the epoch instead of starting another.
+        """Request `cells` again: what is held stays readable until its successor is written, and counts as missing. Cells that a
+        job with the same `token` has requested, parallel to this one or before a requeue, are not requested once more.
         """
-        wanted = sorted(set(cells))
-        name = f"force-{parts.safe_name(' '.join([token, *wanted])) if token else new_stem()}"
-        if not (self.records / f"{name}.json").exists():
-            epoch = 1 + max((self._epochs.get(cell, 0) for cell in wanted), default=0)
-            self._commit_json(name, {"cells": wanted, "epoch": epoch, "run": self.run})
+        try:
+            with self.claims.hold("force"):
+                snapshot = self._snapshot()
+                if wanted := sorted(set(cells) - snapshot.forced.get(token, set())):
+                    request = {"cells": wanted, "epoch": 1 + max(snapshot.epochs.get(cell, 0) for cell in wanted)}
+                    self._commit_json(f"force-{new_stem()}", {**request, "run": self.run, "token": token})
+        except OSError as error:
+            raise StoreError(cannot_write(self.claims.folder, error)) from error
         self._epochs = self._snapshot().epochs
 
     def epoch_of(self, cell: str) -> int:

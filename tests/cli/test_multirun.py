@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from sdbench.records import read
+from sdbench.records.snapshot import take_snapshot
 
 
 @pytest.fixture
@@ -43,6 +44,20 @@ def test_a_job_that_cannot_run_takes_no_other_with_it(configs, tmp_path, nursery
         "there-gsm8k-tiny",
         "there-wmt-tiny",
     ]
+
+
+@pytest.mark.slow
+def test_force_decodes_what_the_jobs_of_a_launch_share_once_and_again_in_the_next(configs, tmp_path, nursery):
+    """The target and the draft alone are cells of both jobs, which share a folder."""
+    options = ["num_draft=2,3", "w=0.5", "n=1", "max_new_tokens=4", "device=cpu", "timing=off", "report=off"]
+    words = ["-m", "--config-dir", str(configs), "model=there", "task=gsm8k-tiny", f"results={tmp_path}", *options]
+    for num_launches in (1, 2):
+        nursery.start([*words, "force=true"])
+        assert nursery.ended() == 0, nursery.said.read_text()
+        results = read(tmp_path / "there-gsm8k-tiny")
+        assert len(results.generations) == 6
+        assert results.problems == ()
+        assert set(take_snapshot(tmp_path / "there-gsm8k-tiny" / "records").epochs.values()) == {num_launches}
 
 
 @pytest.mark.slow
