@@ -12,6 +12,8 @@ from torch import Tensor
 
 COLDEST = 1e-6  # lower temperatures overflow float32; the law equals that of temperature 0 long before
 CHUNK = 1 << 24  # elements of a law that are measured at a time: temporaries below 64 MB in float32
+CUT = 27.6  # nats: in `Warp.log_law` a token that is cut keeps 1e-12 of its probability
+LOWEST = -1e30  # in `Warp.log_law`, for logits of −∞
 HEAD = 2048  # number of largest logits, which decide most cuts by top_p
 ROUNDING = {torch.float32: 3e-5, torch.float64: 1e-10}  # how far two sums of one law may differ
 
@@ -55,15 +57,30 @@ class Warp:
             logits = self.used(logits)  # without a copy in float32
             highest, ids = logits.max(-1)
             return ids.masked_fill(highest.isnan(), logits.shape[-1])
+        return self._cut(self._tempered(logits)).softmax(-1)
+
+    def log_law(self, logits: Tensor) -> Tensor:
+        """Return log law(logits) [..., V] above temperature 0, as losses need it: finite, and with a gradient at every token.
+
+        A token that top-k or top-p cuts has its logit lowered by CUT instead of −∞.
+        """
+        assert not self.is_greedy, "a law written as ids has no gradient"
+        logits = self._tempered(logits)
+        cut = self._cut(logits)
+        return torch.where(cut == -torch.inf, (logits - CUT).clamp_min(LOWEST), cut).log_softmax(-1)
+
+    def _tempered(self, logits: Tensor) -> Tensor:
         logits = self.logits(logits)
-        if self.temperature != 1:
-            logits = logits / self.temperature
+        return logits if self.temperature == 1 else logits / self.temperature
+
+    def _cut(self, logits: Tensor) -> Tensor:
+        """Return tempered logits [..., V] with −∞ for the tokens that top-k or top-p cuts."""
         if self.top_k is not None and self.top_k < logits.shape[-1]:
             smallest = logits.topk(self.top_k).values[..., -1:]
             logits = logits.masked_fill(logits < smallest, -torch.inf)
         if self.top_p is not None and self.top_p < 1:
             logits = cut_tail(logits, self.top_p)
-        return logits.softmax(-1)
+        return logits
 
 
 def cut_tail(logits: Tensor, top_p: float) -> Tensor:

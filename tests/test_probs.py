@@ -205,3 +205,19 @@ def test_distributions_without_a_common_token_are_at_distance_1_whatever_roundin
     q[:, half:] = torch.randn(8, half, generator=generator).softmax(-1)
     assert (p - q).abs().sum(-1).div(2).min() > 1
     assert total_variation(p, q).tolist() == [1.0] * 8
+
+
+@pytest.mark.parametrize(
+    "warp", [Warp(1.0), Warp(0.3), Warp(1.0, top_k=4), Warp(0.7, top_p=0.5), Warp(1.0, vocab_size=20)]
+)
+def test_the_log_of_a_law_is_finite_and_has_a_gradient_at_every_token(warp):
+    raw = logits()
+    raw[0, 3] = -torch.inf  # of the model itself
+    raw.requires_grad_(True)
+    log_law = warp.log_law(raw)
+    torch.testing.assert_close(log_law.exp(), warp.law(raw), rtol=0, atol=1e-11)
+    assert bool(log_law.isfinite().all())
+    for token in range(log_law.shape[-1]):
+        (gradient,) = torch.autograd.grad(log_law[:, token].sum(), raw, retain_graph=True)
+        assert bool(gradient.isfinite().all())
+        assert bool((gradient[1:, token] > 0).all())

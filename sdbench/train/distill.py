@@ -4,7 +4,7 @@ The target is not trained.
 
 The losses compare the target's distribution p of a token with the draft's q: forward KL(p‖q), reverse KL(q‖p), TV(p, q), and
 overlap −log Σ min(p, q) (arXiv:2602.23881). With TV = 1 − Σ min(p, q), d(overlap) = dTV / Σ min(p, q); so the gradient of overlap
-does not vanish where that of TV is small.
+does not vanish where that of TV is small. They read log p and log q, since a probability of 1e-40 is 0 in float32.
 """
 
 import copy
@@ -26,14 +26,13 @@ from sdbench.types import DraftSetup
 
 AnyDistillation = TypeVar("AnyDistillation", bound=DistillationRecipe)
 BATCH = 8  # texts per backward pass
-TINY = 1e-12
 
 LOSSES: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "forward_kl": lambda p, q: (torch.xlogy(p, p) - p * q.clamp_min(TINY).log()).sum(-1),
-    "reverse_kl": lambda p, q: (torch.xlogy(q, q) - q * p.clamp_min(TINY).log()).sum(-1),
-    "tv": lambda p, q: (p - q).abs().sum(-1) / 2,
-    "overlap": lambda p, q: -torch.minimum(p, q).sum(-1).clamp_min(TINY).log(),
-}
+    "forward_kl": lambda log_p, log_q: (log_p.exp() * (log_p - log_q)).sum(-1),
+    "reverse_kl": lambda log_p, log_q: (log_q.exp() * (log_q - log_p)).sum(-1),
+    "tv": lambda log_p, log_q: (log_p.exp() - log_q.exp()).abs().sum(-1) / 2,
+    "overlap": lambda log_p, log_q: -torch.minimum(log_p, log_q).logsumexp(-1),
+}  # of finite log p and log q [..., V], as of `Warp.log_law`
 
 
 class Distillation(MeasuredTrainer[AnyDistillation]):
@@ -72,8 +71,8 @@ class Distillation(MeasuredTrainer[AnyDistillation]):
         texts = self.answers.of_step(self.training_keys, step, recipe.prompts, once=once)
         count, total = sum(len(text) for _, text in texts), 0.0
         for group in group_by(texts, BATCH):
-            p, q = self._laws(group)
-            loss = LOSSES[recipe.loss](p, q).sum() / count
+            log_p, log_q = self._log_laws(group)
+            loss = LOSSES[recipe.loss](log_p, log_q).sum() / count
             loss.backward()
             total += float(loss.detach())
         self.optimiser.step(step)
@@ -82,11 +81,11 @@ class Distillation(MeasuredTrainer[AnyDistillation]):
     def agreement_over(self, texts: Sequence[Text]) -> list[float]:
         total, count = 0.0, sum(len(text) for _, text in texts)
         for group in group_by(texts, BATCH):
-            total += float(torch.minimum(*self._laws(group)).double().sum())
+            total += float(torch.minimum(*self._log_laws(group)).exp().double().sum())
         return [total / count]
 
-    def _laws(self, texts: Sequence[Text]) -> tuple[Tensor, Tensor]:
-        """Return p and q [N,V] of all N tokens of these (prompt, text) pairs."""
+    def _log_laws(self, texts: Sequence[Text]) -> tuple[Tensor, Tensor]:
+        """Return log p and log q [N,V] of all N tokens of these (prompt, text) pairs."""
         ids = torch.zeros(
             len(texts), max(len(p) + len(t) for p, t in texts), dtype=torch.long, device=self.draft.device
         )
@@ -97,8 +96,8 @@ class Distillation(MeasuredTrainer[AnyDistillation]):
         warp, first = self.setup.decoder.warp, int(position.min())  # logits of most prompts are not computed
         options = {"use_cache": False, "logits_to_keep": ids.shape[1] - first}
         with torch.no_grad():
-            p = warp.law(self.setup.pair.target(ids, **options).logits[row, position - first])
-        return p, warp.law(self.draft(ids, **options).logits[row, position - first])
+            log_p = warp.log_law(self.setup.pair.target(ids, **options).logits[row, position - first])
+        return log_p, warp.log_law(self.draft(ids, **options).logits[row, position - first])
 
     def save(self) -> None:
         """Write a Hugging Face folder with the tokenizer, in the precision of the original weights."""

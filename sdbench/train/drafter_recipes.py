@@ -27,7 +27,7 @@ class StatesRecipe(TargetsAnswersRecipe):
 class MedusaRecipe(StatesRecipe, drafter="medusa"):
     """The options of Medusa's heads."""
 
-    version = "1"
+    version = "2"
     about = "train Medusa's heads on the target's states over its own answers; the target stays as it is"
     trainer = "sdbench.train.medusa.MedusaTraining"
 
@@ -38,7 +38,7 @@ class MedusaRecipe(StatesRecipe, drafter="medusa"):
 class MTPRecipe(StatesRecipe, drafter="mtp"):
     """The options of a layer that drafts from its own earlier states."""
 
-    version = "1"
+    version = "2"
     about = "train a layer on the target's states and next tokens over its own answers; the target stays as it is"
     trainer = "sdbench.train.mtp.MTPTraining"
 
@@ -72,7 +72,7 @@ class Eagle3Recipe(MTPRecipe, drafter="eagle3"):
 class BlockRecipe(StatesRecipe, drafter="block"):
     """The options of layers that draft a block in one forward pass."""
 
-    version = "1"
+    version = "2"
     about = "train layers that draft a whole block from the target's states, over its own answers; the target stays as it is"
     trainer = "sdbench.train.block.BlockTraining"
 

@@ -47,9 +47,9 @@ class StatesTraining(MeasuredTrainer[AnyStatesRecipe]):
     def initial_weights(self) -> dict[str, Tensor]: ...
 
     @abstractmethod
-    def laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
-        """Yield (k, q [N,V], p [N,V]) for each of `depth` positions k: the drafter's distributions and the target's, at all N
-        places of these texts where a round may draft that position.
+    def log_laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+        """Yield (k, log q [N,V], log p [N,V]) for each of `depth` positions k: of the drafter's distributions and the target's,
+        at all N places of these texts where a round may draft that position.
         """
 
     @property
@@ -74,9 +74,9 @@ class StatesTraining(MeasuredTrainer[AnyStatesRecipe]):
 
     def losses(self, texts: Sequence[Text]) -> Iterator[Tensor]:
         """Yield losses summed over tokens, each with a separate autograd graph."""
-        for k, q, p in self.laws(texts, self.depth):
-            if len(p):
-                yield self.recipe.discount**k * LOSSES[self.recipe.loss](p, q).sum()
+        for k, log_q, log_p in self.log_laws(texts, self.depth):
+            if len(log_p):
+                yield self.recipe.discount**k * LOSSES[self.recipe.loss](log_p, log_q).sum()
 
     def texts(self, step: int) -> Sequence[Text]:
         recipe = self.recipe
@@ -114,9 +114,9 @@ class StatesTraining(MeasuredTrainer[AnyStatesRecipe]):
         parts = [[x for x in (prefix.layer_hidden, prefix.hidden) if x is not None] for prefix in prefixes]
         return [torch.cat(states, -1) for states in parts]
 
-    def law(self, states: Tensor) -> Tensor:
-        """Return the distributions [...,V] that the target's head gives for states [...,d]."""
-        return self.setup.decoder.warp.law(self.target.read_out(states))
+    def log_law(self, states: Tensor) -> Tensor:
+        """Return the logarithms of the distributions [...,V] that the target's head gives for states [...,d]."""
+        return self.setup.decoder.warp.log_law(self.target.read_out(states))
 
     @property
     def num_held_out(self) -> int:
@@ -125,8 +125,9 @@ class StatesTraining(MeasuredTrainer[AnyStatesRecipe]):
     def agreement_over(self, texts: Sequence[Text]) -> list[float]:
         sums = torch.zeros(self.num_positions, 2, dtype=torch.float64)
         for group in group_by(texts, BATCH):
-            for k, q, p in self.laws(group, self.num_positions):
-                sums[k] += torch.tensor([float(torch.minimum(p, q).sum()), len(p)], dtype=torch.float64)
+            for k, log_q, log_p in self.log_laws(group, self.num_positions):
+                shared = float(torch.minimum(log_p, log_q).exp().sum())
+                sums[k] += torch.tensor([shared, len(log_p)], dtype=torch.float64)
         return (sums[:, 0] / sums[:, 1].clamp_min(1)).tolist()
 
     def save(self) -> None:

@@ -70,11 +70,11 @@ class LayersTraining(StatesTraining[AnyLayersRecipe]):
 
     def loss(self, drafted: Tensor, states: Tensor) -> Tensor:
         """Return the loss of a position, summed over N pairs of the layers' states [N,d] and the target's."""
-        return LOSSES[self.recipe.loss](self.law(states), self.law(drafted)).sum()
+        return LOSSES[self.recipe.loss](self.log_law(states), self.log_law(drafted)).sum()
 
-    def laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    def log_laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         for k, drafted, states in self.unroll(texts, depth):
-            yield k, self.law(drafted), self.law(states)
+            yield k, self.log_law(drafted), self.log_law(states)
 
     def cast_weights(self) -> dict[str, Tensor]:
         """Return the weights in the target's precision."""

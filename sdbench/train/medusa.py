@@ -25,12 +25,12 @@ class MedusaTraining(StatesTraining[MedusaRecipe]):
     def depth(self) -> int:
         return self.recipe.heads
 
-    def laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
+    def log_laws(self, texts: Sequence[Text], depth: int) -> Iterator[tuple[int, Tensor, Tensor]]:
         for states, (prompt, _) in zip(self.states(texts), texts, strict=True):
             with torch.no_grad():
-                laws = self.law(states)
+                log_laws = self.log_law(states)
             first = max(len(prompt) - 2, 0)  # the state after which the first round begins
             for k in range(depth):
                 weights = {name: x[k : k + 1] for name, x in self.weights.items()}
                 hidden = guess(weights, states[first : len(states) - 2 - k].float(), 1)
-                yield k, self.law(hidden[:, 0].to(states.dtype)), laws[first + k + 1 : len(states) - 1]
+                yield k, self.log_law(hidden[:, 0].to(states.dtype)), log_laws[first + k + 1 : len(states) - 1]

@@ -165,7 +165,7 @@ class DistillationRecipe(TrainingRecipe):
 class DraftRecipe(DistillationRecipe):
     """The options of distilling a draft."""
 
-    version = "1"
+    version = "2"
     num_more_rows = HELD_OUT
     is_model = True
     about = "distil a pair's draft towards its target, on texts that the draft samples itself"
@@ -192,7 +192,7 @@ class TargetsAnswersRecipe(DistillationRecipe):
 class PrunedRecipe(TargetsAnswersRecipe):
     """The options of training a pruned target, which lacks some layers, towards the whole target."""
 
-    version = "1"
+    version = "2"
     num_more_rows = HELD_OUT
     is_model = True
     about = "leave layers out of the target as drafter=pruned does, and distil the rest towards the target on its own answers"

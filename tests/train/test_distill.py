@@ -12,7 +12,7 @@ from sdbench import embedded
 from sdbench.cli import main
 from sdbench.draft.pruned import PrunedDrafter
 from sdbench.prepare.distilled import distillation_of
-from sdbench.probs import total_variation
+from sdbench.probs import Warp, total_variation
 from sdbench.train.distill import LOSSES, Distillation
 from sdbench.train.recipes import LOSS_NAMES
 from sdbench.train.trainer import WARM_UP, WarmAdamW
@@ -31,14 +31,54 @@ def test_a_step_down_each_loss_brings_the_draft_nearer(name):
     g = torch.Generator().manual_seed(0)
     p = torch.randn(50, 9, generator=g).softmax(-1)
     logits = torch.randn(50, 9, generator=g, requires_grad=True)
-    loss = LOSSES[name](p, logits.softmax(-1))
+    loss = LOSSES[name](p.log(), logits.log_softmax(-1))
     assert bool((loss >= -1e-6).all())
-    torch.testing.assert_close(LOSSES[name](p, p), torch.zeros(50), atol=1e-6, rtol=0)
+    torch.testing.assert_close(LOSSES[name](p.log(), p.log()), torch.zeros(50), atol=1e-6, rtol=0)
     loss.sum().backward()
     assert logits.grad is not None
     after = (logits - 0.1 * logits.grad).softmax(-1)
     before = total_variation(p, logits.softmax(-1))
     assert float(total_variation(p, after).detach().mean()) < float(before.detach().mean())
+
+
+@pytest.mark.parametrize("warp", [Warp(1.0), Warp(0.7), Warp(1.0, vocab_size=8)])
+def test_losses_are_their_formulas_in_probabilities(warp):
+    g = torch.Generator().manual_seed(0)
+    raw = torch.randn(2, 200, 9, generator=g).double() * 2
+    p, q = warp.law(raw)
+    wanted = {
+        "forward_kl": (p * (p / q).log()).sum(-1),
+        "reverse_kl": (q * (q / p).log()).sum(-1),
+        "tv": (p - q).abs().sum(-1) / 2,
+        "overlap": -torch.minimum(p, q).sum(-1).log(),
+    }
+    for name, loss in LOSSES.items():
+        torch.testing.assert_close(loss(*warp.log_law(raw)), wanted[name], rtol=0, atol=1e-12)
+        torch.testing.assert_close(loss(*warp.log_law(raw.float())).double(), wanted[name], rtol=1e-6, atol=1e-6)
+
+
+FAR = {
+    "a gap of 40 logits": (Warp(1.0), 40.0),
+    "400 nats at T = 0.1": (Warp(0.1), 40.0),
+    "cut by top_k": (Warp(1.0, top_k=1), 3.0),
+    "cut by top_p": (Warp(1.0, top_p=0.5), 3.0),
+    "cut by both": (Warp(0.1, top_k=2, top_p=0.9), 3.0),
+}
+
+
+@pytest.mark.parametrize("case", FAR)
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_gradients_are_finite_and_do_not_vanish_where_the_draft_gives_no_mass(name, case):
+    """Those of reverse KL and TV have the factor q(x), which is 0 where the draft is most wrong: they vanish by definition."""
+    warp, gap = FAR[case]
+    target, draft = torch.tensor([[gap, 0.0, -1.0]]), torch.tensor([[0.0, gap, 0.5]], requires_grad=True)
+    loss = LOSSES[name](warp.log_law(target), warp.log_law(draft)).sum()
+    (gradient,) = torch.autograd.grad(loss, draft)
+    assert bool(loss.isfinite())
+    assert bool(gradient.isfinite().all())
+    if name in ("forward_kl", "overlap"):
+        assert float(gradient[0, 0]) < -0.4  # a step raises the target's token ...
+        assert float(gradient[0, 1]) > 0.4  # ... and lowers the draft's
 
 
 @pytest.mark.parametrize("w", [1.0, 0.7, 0.2])
@@ -49,7 +89,7 @@ def test_tv_is_the_loss_of_every_static_ensemble(w):
     logits = torch.randn(200, 9, generator=g).double().requires_grad_(True)
     q = logits.softmax(-1)
     kept = torch.minimum(q, w * p + (1 - w) * q).sum(-1)
-    tv = LOSSES["tv"](p, q)
+    tv = LOSSES["tv"](p.log(), logits.log_softmax(-1))
     torch.testing.assert_close(kept, 1 - w * tv, rtol=0, atol=1e-14)
     lenient, lossless = (torch.autograd.grad(x.sum(), logits, retain_graph=True)[0] for x in (-kept, tv))
     torch.testing.assert_close(lenient, w * lossless, rtol=0, atol=1e-14)
@@ -59,7 +99,7 @@ def test_the_gradient_of_overlap_is_that_of_tv_over_the_overlap():
     p, logits = torch.tensor([[0.98, 0.01, 0.01]]), torch.tensor([[-4.0, 3.0, 0.0]], requires_grad=True)
     grads = {}
     for name in ("tv", "overlap"):
-        (grads[name],) = torch.autograd.grad(LOSSES[name](p, logits.softmax(-1)).sum(), logits)
+        (grads[name],) = torch.autograd.grad(LOSSES[name](p.log(), logits.log_softmax(-1)).sum(), logits)
     shared = torch.minimum(p, logits.softmax(-1)).sum().detach()
     torch.testing.assert_close(grads["overlap"] * shared, grads["tv"])
     assert float(grads["overlap"].norm()) > 10 * float(grads["tv"].norm())
