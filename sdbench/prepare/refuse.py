@@ -17,7 +17,7 @@ from sdbench.prepare.arrivals import refuse_arrivals
 from sdbench.prepare.assisted import refuse_assisted
 from sdbench.prepare.heads import heads_of, warn_of_foreign_gates
 from sdbench.prepare.progress import warn
-from sdbench.prepare.rules import Parts, build_parts
+from sdbench.prepare.rules import DrafterClass, Parts, build_parts
 from sdbench.prepare.trained import with_drafter_head
 from sdbench.types import Limits
 
@@ -72,30 +72,34 @@ def refuse_pair(run: Run, pair_info: PairInfo, parts: Parts) -> None:
 
 def refuse_broken_limits(run: Run, parts: Parts) -> None:
     """Raise for the first limit of a rule or drafter that a setting violates."""
-    from sdbench.draft import calls_sure
-
-    has_draft = run.model.draft is not None
     for drafter in parts.drafters:
-        if drafter.needs_draft and not has_draft:
+        if drafter.needs_draft and run.model.draft is None:
             instead = "drafter=lookup, which drafts from the text alone"
             instead = f"leave {drafter.name} out of the list" if len(parts.drafters) > 1 else instead
             raise LimitError(f"drafter={drafter.name} needs a draft model: give model.draft=ID, or {instead}")
     rules = [(f"verifier={built.sweep.name}", rule) for built in parts.sweeps for rule in built.rules]
     for drafter in parts.drafters:
         for name, part in [(f"drafter={drafter.name}", drafter.kind), *rules]:
-            limits = getattr(part, "limits", Limits())
-            for k in run.num_draft:
-                sentence = limits.broken_by(
-                    name,
-                    temperature=run.temperature,
-                    num_draft=k,
-                    has_draft_model=has_draft,
-                    has_logits=drafter.needs_draft and has_draft and getattr(drafter.kind, "has_logits", True),
-                    calls_sure=calls_sure(drafter.kind, drafter.component.options),
-                    drafter=f"drafter={drafter.name}",
-                )
-                if sentence is not None:
-                    raise LimitError(sentence)
+            refuse_limits(name, getattr(part, "limits", Limits()), run, drafter)
+
+
+def refuse_limits(name: str, limits: Limits, run: Run, drafter: DrafterClass) -> None:
+    """Raise if limits, those of `name`, are violated by the run with this drafter."""
+    from sdbench.draft import calls_sure
+
+    has_draft = run.model.draft is not None
+    for k in run.num_draft:
+        sentence = limits.broken_by(
+            name,
+            temperature=run.temperature,
+            num_draft=k,
+            has_draft_model=has_draft,
+            has_logits=drafter.needs_draft and has_draft and getattr(drafter.kind, "has_logits", True),
+            calls_sure=calls_sure(drafter.kind, drafter.component.options),
+            drafter=f"drafter={drafter.name}",
+        )
+        if sentence is not None:
+            raise LimitError(sentence)
 
 
 def refuse_drafter_options(run: Run, parts: Parts, **known: Any) -> None:

@@ -39,6 +39,7 @@ class MTPRecipe(StatesRecipe, drafter="mtp"):
     """The options of a layer that drafts from its own earlier states."""
 
     version = "2"
+    trained_role = "target"  # a copy of its last layers
     about = "train a layer on the target's states and next tokens over its own answers; the target stays as it is"
     trainer = "sdbench.train.mtp.MTPTraining"
 
@@ -73,6 +74,7 @@ class BlockRecipe(StatesRecipe, drafter="block"):
     """The options of layers that draft a block in one forward pass."""
 
     version = "2"
+    trained_role = "target"  # a copy of its last layers
     about = "train layers that draft a whole block from the target's states, over its own answers; the target stays as it is"
     trainer = "sdbench.train.block.BlockTraining"
 

@@ -1,9 +1,12 @@
 """The options of each training, with their help texts. Importing this module does not import torch, so --help is fast."""
 
 from dataclasses import Field, dataclass, field, fields, replace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from sdbench.config import LENGTH_OPTIONS, ConfigError, Run, nearest
+
+if TYPE_CHECKING:
+    from sdbench.types import Limits
 
 PROMPTS_AT_ONCE = 30  # prompts of a step in trainings that record or mine labels
 HELD_OUT = 32  # rows on which trainings that bring a draft closer to its target are measured
@@ -28,6 +31,10 @@ class TrainingRecipe:
     is_rewarded: ClassVar[bool] = True  # the training uses the scores of texts
     num_more_rows: ClassVar[int] = 0  # rows that are read beyond `num_rows`, where the split has them, and held out
     needs_draft: ClassVar[bool] = True
+    has_drafter: ClassVar[bool] = True  # texts are decoded with the run's drafter
+    trained_role: ClassVar[Literal["target", "draft"] | None] = (
+        None  # the model whose weights, or a copy of them, are trained
+    )
     is_of_drafter: ClassVar[bool] = False  # the result is for the run's drafter, which may work without a draft model
     is_model: ClassVar[bool] = (
         False  # the result is a folder as of `save_pretrained`, which appears only when it is complete
@@ -48,6 +55,13 @@ class TrainingRecipe:
     @classmethod
     def options(cls) -> dict[str, Field[Any]]:
         return {f.name: f for f in fields(cls) if f.init}
+
+    @property
+    def limits(self) -> "Limits":
+        """Return the limits of the rule with which the training decodes."""
+        from sdbench.types import Limits
+
+        return Limits()
 
     def of_run(self, run: Run) -> Run:
         """Return the run that the training decodes, from the run that the user configured."""
@@ -90,6 +104,10 @@ class EnsembleRecipe(TrainingRecipe):
         if self.samples < 2:
             raise ValueError(f"samples must be at least 2, to compare texts of one prompt, got {self.samples}")
 
+    @property
+    def limits(self) -> "Limits":
+        return _limits_of(self.features)
+
 
 @dataclass(frozen=True)
 class JudgeRecipe(TrainingRecipe):
@@ -109,6 +127,10 @@ class JudgeRecipe(TrainingRecipe):
 
     def __post_init__(self) -> None:
         _refuse_features("judge", self.features)
+
+    @property
+    def limits(self) -> "Limits":
+        return _limits_of(self.features)
 
 
 @dataclass(frozen=True)
@@ -148,6 +170,7 @@ class DistillationRecipe(TrainingRecipe):
     """The options that all trainings share which bring a draft's distribution closer to the target's."""
 
     is_rewarded = False
+    has_drafter = False
 
     loss: str = option("forward_kl", "forward_kl, reverse_kl, tv or overlap")
     steps: int = option(200, "gradient steps", 1)
@@ -168,6 +191,7 @@ class DraftRecipe(DistillationRecipe):
     version = "2"
     num_more_rows = HELD_OUT
     is_model = True
+    trained_role = "draft"
     about = "distil a pair's draft towards its target, on texts that the draft samples itself"
     folder = "drafts/MODEL-TASK-LOSS"
     usage = "model.draft=FOLDER"
@@ -195,6 +219,7 @@ class PrunedRecipe(TargetsAnswersRecipe):
     version = "2"
     num_more_rows = HELD_OUT
     is_model = True
+    trained_role = "target"
     about = "leave layers out of the target as drafter=pruned does, and distil the rest towards the target on its own answers"
     folder = "drafts/MODEL-TASK-pruned"
     usage = "model.draft=FOLDER"
@@ -216,3 +241,9 @@ def _refuse_features(kind: str, features: tuple[str, ...]) -> None:
     from sdbench.verify.head import refuse_features
 
     refuse_features(kind, features)
+
+
+def _limits_of(features: tuple[str, ...]) -> "Limits":
+    from sdbench.types import Limits
+
+    return Limits(states="draft_hidden" in features)

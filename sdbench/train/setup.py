@@ -30,15 +30,19 @@ FIXED = {"n": "use rows=", "shard": "use rows=", "task.split": "it is train", "t
 FIXED |= dict.fromkeys(("results", "name"), "use out=")
 NO_RUN = "it belongs to runs, and a training would ignore it"
 FIXED |= dict.fromkeys(("force", "margin", "tracker", "report", "timing"), NO_RUN)
+FIXED |= dict.fromkeys(("verifier", "w"), "a training sets the rule itself")
 
 
-def refuse_options(words: Sequence[str]) -> None:
+def refuse_options(words: Sequence[str], recipe: TrainingRecipe) -> None:
     """Raise ConfigError for an option that a run reads and a training would ignore."""
     for word in words:
-        name = word.partition("=")[0]
-        why = FIXED.get(name) or FIXED.get(name.lstrip("+").partition(".")[0])
+        name = word.partition("=")[0].lstrip("+")
+        group = name.partition(".")[0]
+        why = FIXED.get(name) or FIXED.get(group)
         if why:
             raise ConfigError(f"{name}= is not a training option; {why}")
+        if group == "drafter" and not recipe.has_drafter:
+            raise ConfigError(f"{name}= is not an option of this training: its texts are decoded without a drafter")
         if name.startswith("--") and name not in ("--config-dir", "--config-path", "--config-name"):
             raise ConfigError(f"{name} is not a training option; remove it")
 
@@ -48,7 +52,7 @@ def run_of(words: Sequence[str], recipe: TrainingRecipe, compose: Compose) -> Ru
     from sdbench.engines.native.kind import Native
     from sdbench.engines.protocol import kind_of
 
-    refuse_options(words)
+    refuse_options(words, recipe)
     drafter = [] if recipe.needs_draft or any(word.startswith("drafter=") for word in words) else ["drafter=lookup"]
     run = recipe.of_run(compose([*words, *drafter, "task.split=train", f"n={recipe.num_rows + recipe.num_more_rows}"]))
     if len(run.num_draft) != 1:
@@ -82,9 +86,13 @@ class TrainingSetup:
         """Check all options, then read the weights."""
         from sdbench.engines.job import prepare
         from sdbench.engines.native.kind import Native
+        from sdbench.prepare.refuse import refuse_limits
 
         recipe.refuse_temperature(run.temperature)
         job = prepare(run, words)
+        refuse_quantised(job.pair_info, recipe)
+        for drafter in job.parts.drafters:
+            refuse_limits("this training", recipe.limits, run, drafter)
         recipe.refuse_target(job.pair_info.configs["target"].get_text_config())
         if job.task.max_new_tokens < 2:
             raise ConfigError("max_new_tokens must be at least 2: the last token of a text is never drafted")
@@ -177,6 +185,26 @@ class Rollout:
     generation: Generation
     reward: float
     recording: Recording
+
+
+def refuse_quantised(pair_info: PairInfo, recipe: TrainingRecipe) -> None:
+    """Raise ConfigError if the model whose weights are trained is quantised: such weights have no gradient."""
+    role = recipe.trained_role
+    if role is None:
+        return
+    kind, option = (
+        pair_info.metadata.quantization(role),
+        {"target": "quantization", "draft": "draft_quantization"}[role],
+    )
+    if kind is not None:
+        raise ConfigError(
+            f"this training starts from the {role}'s weights, and model.{option}={kind} quantises them: remove it"
+        )
+    if getattr(pair_info.configs[role], "quantization_config", None) is not None:
+        raise ConfigError(
+            f"this training starts from the {role}'s weights, and the checkpoint of model.{role} has quantised ones: "
+            "give one that has not"
+        )
 
 
 def reward_of(task: DataTask, name: str | None) -> Metric:

@@ -18,7 +18,13 @@ def main(words):
 
 
 ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle", "eagle3", "block", "gate")
-HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
+WITHOUT_DRAFTER = ("draft", "pruned", "medusa", "mtp", "eagle", "eagle3", "block")
+ON_LAYERS = ("pruned", "mtp", "eagle", "eagle3", "block")
+RULE = "is not a training option; a training sets the rule itself"
+DRAFTER = "is not an option of this training: its texts are decoded without a drafter"
+STARTS = "this training starts from the"
+STATELESS = ("lookup", "suffix", "pruned", "hybrid")
+HTTP = ("engine=http", "engine.url=http://localhost:1")
 
 
 @pytest.mark.parametrize(
@@ -38,8 +44,17 @@ HTTP = ("engine=http", "engine.url=http://localhost:1", "verifier=exact")
         *((kind, ["num_draft=[5,3]"], "a training takes one num_draft, got [5, 3]") for kind in ALL),
         *((kind, ["prompts=6", "rows=2"], "prompts=6 is more than the 2 rows available") for kind in ("ensemble", "draft")),
         *((kind, ["max_new_tokens=1"], "max_new_tokens must be at least 2") for kind in ALL),
-        *((kind, ["w=1,2", "-m"], "run it once for each combination") for kind in ALL),
+        *((kind, ["num_draft=1,2", "-m"], "run it once for each combination") for kind in ALL),
         *((kind, [*HTTP], "a training decodes with engine=native, got engine=http") for kind in ALL),
+        *((kind, ["verifier=exact"], f"verifier= {RULE}") for kind in ALL),
+        ("ensemble", ["verifier.mix=logit"], f"verifier.mix= {RULE}"),
+        *((kind, ["w=0.5"], f"w= {RULE}") for kind in ALL),
+        *((kind, ["drafter=lookup"], f"drafter= {DRAFTER}") for kind in WITHOUT_DRAFTER),
+        ("pruned", ["drafter=pruned", "drafter.keep_layers=9"], f"drafter= {DRAFTER}"),
+        ("mtp", ["+drafter.head=x"], f"drafter.head= {DRAFTER}"),
+        *((kind, ["model.quantization=int8"], f"{STARTS} target's weights, and model.quantization=int8") for kind in ON_LAYERS),
+        ("draft", ["model.draft_quantization=int8"], f"{STARTS} draft's weights, and model.draft_quantization=int8"),
+        *(("ensemble", [f"drafter={name}"], f"reads the states of a draft model, and drafter={name} has") for name in STATELESS),
         ("ensemble", ["rate=0"], "rate must be at least 1e-09, got 0"),
         ("ensemble", ["rate=nan"], "rate must be a number, got nan"),
         ("ensemble", ["samples=1"], "samples must be at least 2, to compare texts of one prompt, got 1"),
@@ -71,6 +86,19 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp
     assert sentence in message
     assert message.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+def test_a_checkpoint_that_is_quantised_is_no_start(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sdbench.prepare.pair.load", lambda metadata: pytest.fail("weights are read"))
+    shutil.copytree(embedded.path("llama-tiny", "target"), tmp_path / "target")
+    path = tmp_path / "target/config.json"
+    quantised = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    path.write_text(json.dumps({**json.loads(path.read_text()), **quantised}))
+    words = [f"model.target={tmp_path / 'target'}", "model.draft=null", PAIR[1], f"out={tmp_path / 'made'}"]
+    assert main(["pruned", *words]) == 2
+    assert (
+        f"{STARTS} target's weights, and the checkpoint of model.target has quantised ones" in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("words", [["drafter=mtp", *PAIR], [*PAIR, "drafter=mtp"]])
