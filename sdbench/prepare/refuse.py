@@ -16,6 +16,7 @@ from sdbench.errors import first_line
 from sdbench.prepare.arrivals import refuse_arrivals
 from sdbench.prepare.assisted import refuse_assisted
 from sdbench.prepare.heads import heads_of, warn_of_foreign_gates
+from sdbench.prepare.known_rows import warn_of_known_rows
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import DrafterClass, Parts, build_parts
 from sdbench.prepare.trained import with_drafter_head
@@ -47,6 +48,7 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
         refuse_foreign_heads(run, pair_info, parts, trained_for)
         warn_of_foreign_gates(run, parts)
         _warn_of_foreign_draft(run, pair_info)
+        warn_of_known_rows(pair_info, parts, task)
     _refuse_prompts(run, task, pair_info)
 
 

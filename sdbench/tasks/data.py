@@ -136,6 +136,11 @@ def rows_hash(rows: Mapping[str, Row]) -> str:
     return digest_of(*(json.dumps([*item], sort_keys=True, default=str) for item in rows.items()), digits=16)
 
 
+def row_hash(row: Row) -> str:
+    """Return a hash of a row's columns and values."""
+    return digest_of(json.dumps(row, sort_keys=True, default=str), digits=10)
+
+
 def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> Loaded:
     """Resolve the data set's configuration, download the files of one split, and read those with `datasets`.
 

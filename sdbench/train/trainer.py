@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from sdbench.prepare.known_rows import rows_read
 from sdbench.train.failed_files import explain_failed_write
 from sdbench.train.recipes import TrainingRecipe
 from sdbench.train.setup import TrainingSetup
@@ -81,10 +82,10 @@ class Trainer(ABC, Generic[Recipe]):
     def save(self) -> None: ...
 
     def metadata(self) -> dict[str, Any]:
-        """Return the pair, the task, the options of the training, and its seconds."""
+        """Return the pair, the task, the options of the training, the rows of a file that it read, and its seconds."""
         names = [name for name in self.recipe.options() if name not in ("features", "rows")]
         options = {name: getattr(self.recipe, name) for name in names}
-        return {**self.setup.metadata(), **options, "seconds": round(self.steps.seconds)}
+        return {**self.setup.metadata(), **options, **rows_read(self.setup.task), "seconds": round(self.steps.seconds)}
 
 
 @dataclass
