@@ -57,7 +57,7 @@ class Warp:
             logits = self.used(logits)  # without a copy in float32
             highest, ids = logits.max(-1)
             return ids.masked_fill(highest.isnan(), logits.shape[-1])
-        return self._cut(self._tempered(logits)).softmax(-1)
+        return self._cut(self._scale(logits)).softmax(-1)
 
     def log_law(self, logits: Tensor) -> Tensor:
         """Return log law(logits) [..., V] above temperature 0, as losses need it: finite, and with a gradient at every token.
@@ -65,11 +65,12 @@ class Warp:
         A token that top-k or top-p cuts has its logit lowered by CUT instead of −∞.
         """
         assert not self.is_greedy, "a law written as ids has no gradient"
-        logits = self._tempered(logits)
+        logits = self._scale(logits)
         cut = self._cut(logits)
         return torch.where(cut == -torch.inf, (logits - CUT).clamp_min(LOWEST), cut).log_softmax(-1)
 
-    def _tempered(self, logits: Tensor) -> Tensor:
+    def _scale(self, logits: Tensor) -> Tensor:
+        """Return logits [..., V] of the used ids over the temperature."""
         logits = self.logits(logits)
         return logits if self.temperature == 1 else logits / self.temperature
 
