@@ -206,7 +206,7 @@ def refuse_corpus(corpus: object, tokenizer: Any = None, known_key: str | None =
             f"corpus={path} is a folder without recorded texts: give a text file or a records folder"
         ) from None
     if tokenizer is not None:
-        keys = {str((content or {}).get("tokenizer")) for content in results.cells["content"]}
+        keys = {((content or {}).get("shown") or {}).get("tokenizer") for content in results.cells["content"]}
         if keys != {known_key or tokenizer_key(tokenizer)}:
             raise ValueError(
                 f"corpus={path} holds texts of another tokenizer: give the records of a pair with this one"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sdbench
-from sdbench.cli import compose_run
+from sdbench.cli import compose_run, main
 from sdbench.config import ConfigError
 from sdbench.draft import NoDraft
 from sdbench.draft import corpus as corpora
@@ -18,6 +18,7 @@ from sdbench.draft.corpus import BREAK, IndexedCorpus, refuse_corpus
 from sdbench.files import digest_of_path
 from sdbench.prepare.refuse import refuse_drafter_options
 from sdbench.prepare.rules import build_parts
+from sdbench.records import Cell, GenerationRecord, Rounds, Store
 from sdbench.verify import Ensemble, Exact
 from tests.draft.toys import word_tokenizer, words_of
 from tests.engine.models import pair
@@ -153,12 +154,27 @@ def test_what_cannot_be_a_corpus_is_refused_before_weights(words, sentence, tmp_
         refuse_drafter_options(run, build_parts(run))
 
 
-def test_the_texts_of_a_records_folder_are_a_corpus_for_their_own_tokenizer(tmp_path):
-    from sdbench.lm.load import tokenizer_key
-    from sdbench.records import Cell, GenerationRecord, Rounds, Store
+def test_the_texts_of_a_records_folder_are_a_corpus_for_their_own_tokenizer(tmp_path, monkeypatch, capsys):
+    """The records are those of a run, and runs read them."""
+    monkeypatch.setattr(corpora, "CACHE", tmp_path / "cache")
+    words = ["task=gsm8k-tiny", "w=1", "n=2", "max_new_tokens=24", "timing=off", "report=off", f"results={tmp_path}"]
+    assert main([*words, "model=llama-tiny", "drafter=lookup", "model.draft=null", "name=read"]) == 0
+    texts = sorted(set(sdbench.read(tmp_path / "read").generations["text"]))
+    retrieval = [*words, "drafter=retrieval", "model.draft=null", f"drafter.corpus={tmp_path / 'read'}"]
+    assert main([*retrieval, "model=llama-tiny", "name=drafted"]) == 0
+    results = sdbench.read(tmp_path / "drafted")
+    assert results.generations["drafted"].sum() > 0
+    [tokenizer] = {content["shown"]["tokenizer"] for content in results.cells["content"]}
+    assert refuse_corpus(tmp_path / "read", object(), tokenizer) == tmp_path / "read"
+    assert list(corpora.texts_of(tmp_path / "read")) == texts
+    capsys.readouterr()
+    assert main([*retrieval, "model=qwen-tiny", "name=refused"]) == 2
+    assert f"corpus={tmp_path / 'read'} holds texts of another tokenizer" in capsys.readouterr().err
 
+
+def test_each_distinct_text_of_a_records_folder_is_read_once(tmp_path):
     tokenizer = word_tokenizer(61)
-    cell = Cell("m", "t", "exact", 1, 0.0, {}, content={"tokenizer": tokenizer_key(tokenizer)})
+    cell = Cell("m", "t", "exact", 1, 0.0, {})
     with Store.open(tmp_path / "run", config={}, provenance={}) as store:
         store.add_cells([cell])
         rounds = Rounds([0], [0], [0])
@@ -169,16 +185,11 @@ def test_the_texts_of_a_records_folder_are_a_corpus_for_their_own_tokenizer(tmp_
                 for n, text in enumerate(texts)
             ]
         )
-    path = refuse_corpus(str(tmp_path / "run"), tokenizer)
-    assert corpora.ids_of(corpora.texts_of(path), tokenizer).tolist() == [5, 6, BREAK, 7, BREAK]
-    with pytest.raises(ValueError, match="holds texts of another tokenizer"):
-        refuse_corpus(str(tmp_path / "run"), word_tokenizer(61, range(61)[::-1]))
+    assert corpora.ids_of(corpora.texts_of(tmp_path / "run"), tokenizer).tolist() == [5, 6, BREAK, 7, BREAK]
 
 
 def test_a_records_folder_is_keyed_by_its_distinct_texts(tmp_path, corpus, monkeypatch):
     """A run, a report or a compaction writes files there and adds no text: the keys of cells and the index stay."""
-    from sdbench.records import Cell, GenerationRecord, Rounds, Store
-
     def key_of(path) -> str:
         run = compose_run(["drafter=retrieval", "model.draft=null", f"drafter.corpus={path}"])
         return build_parts(run).drafters[0].files["drafter.corpus"]
