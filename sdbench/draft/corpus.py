@@ -83,7 +83,7 @@ class IndexedCorpus:
     def occurrences(self, ending: Sequence[int], shortest: int, most: int) -> tuple[list[int], int]:
         """Return at most `most` positions after the longest ending of a text that occurs, and how many tokens agree.
 
-        Of more positions, those at equal steps of the order are taken.
+        Of more positions that agree as long, those at equal steps of the order are taken.
         """
         wanted = list(ending)[::-1]
         first = wanted[: self.depth]
@@ -92,13 +92,14 @@ class IndexedCorpus:
         if agreed < shortest:
             return [], 0
         low, high = self._around(first[:agreed], where)
-        step = -(-(high - low) // most)
-        positions = self.order[low:high:step].tolist()
-        if agreed < self.depth or len(wanted) == agreed:
-            return positions, agreed
-        lengths = [count_common(self._before(position, len(wanted)), wanted) for position in positions]
-        agreed = max(lengths)
-        return [position for position, length in zip(positions, lengths, strict=True) if length == agreed], agreed
+        positions = self.order[low:high]
+        for back, token in enumerate(wanted[self.depth :] if agreed == self.depth else [], self.depth):
+            reaching = positions[positions > back]
+            agreeing = reaching[self.tokens[reaching - back - 1] == token]
+            if not len(agreeing):
+                break
+            positions, agreed = agreeing, back + 1
+        return positions[:: -(-len(positions) // most)].tolist(), agreed
 
     def _before(self, position: int, count: int) -> list[int]:
         """Return the tokens before a position, in reverse."""

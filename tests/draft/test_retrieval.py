@@ -24,24 +24,47 @@ from tests.draft.toys import word_tokenizer, words_of
 from tests.engine.models import pair
 
 TOKENS = st.lists(st.sampled_from([BREAK, 0, 1, 2]), min_size=1, max_size=80)
+BIG = 1 << 20  # ids up to here: the index sorts by four tokens only
 
 
-@settings(max_examples=200, deadline=None)
-@given(TOKENS, st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 3))
-def test_the_index_finds_what_a_plain_search_finds(tokens, ending, shortest):
-    found, agreed = IndexedCorpus.of_ids(np.array(tokens, dtype=np.int32)).occurrences(ending, shortest, 1000)
+def agreements(tokens: list[int], ending: list[int]) -> dict[int, int]:
+    """How many tokens before each position of a text agree with an ending."""
     lengths = {}
     for position in range(len(tokens)):
         length = 0
         while length < min(len(ending), position) and tokens[position - 1 - length] == ending[-1 - length]:
             length += 1
         lengths[position] = length
+    return lengths
+
+
+@settings(max_examples=200, deadline=None)
+@given(TOKENS, st.lists(st.integers(0, 3), min_size=1, max_size=40), st.integers(1, 3), st.integers(1, 1000))
+def test_the_index_finds_what_a_plain_search_finds(tokens, ending, shortest, most):
+    check_occurrences(tokens, ending, shortest, most)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(st.sampled_from([0, 0, 0, BREAK, BIG]), min_size=60, max_size=80),
+    st.lists(st.sampled_from([0, 0, 0, BIG]), min_size=5, max_size=12),
+    st.integers(1, 4),
+)
+def test_what_agrees_longest_is_found_among_more_occurrences_than_are_taken(tokens, ending, most):
+    check_occurrences(tokens, ending, 1, most)
+
+
+def check_occurrences(tokens: list[int], ending: list[int], shortest: int, most: int) -> None:
+    found, agreed = IndexedCorpus.of_ids(np.array(tokens, dtype=np.int32)).occurrences(ending, shortest, most)
+    lengths = agreements(tokens, ending)
     longest = max(lengths.values())
     if longest < shortest:
         assert (found, agreed) == ([], 0)
-    else:
-        assert agreed == longest
-        assert sorted(found) == [position for position, length in lengths.items() if length == longest]
+        return
+    assert agreed == longest
+    wanted = {position for position, length in lengths.items() if length == longest}
+    assert set(found) <= wanted
+    assert len(found) == len(set(found)) == len(range(0, len(wanted), -(-len(wanted) // most)))
 
 
 def test_many_occurrences_are_taken_at_equal_steps_and_sorting_has_no_ties():
