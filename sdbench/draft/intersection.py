@@ -74,7 +74,7 @@ class IntersectionDrafter(ForeignDrafter):
         if not k:
             return DraftBlock.empty(lengths)
         self.read(context)
-        rows = [self.has_room(row, k) for row in range(len(lengths))]
+        rows = [self.has_room(row, count) for row, count in enumerate(lengths.tolist())]
         lengths = torch.where(torch.tensor(rows, device=lengths.device), lengths, 0)
         name = "intersection", self.warp, self.num_ids
         _, hidden, tokens, laws, logits = self.draw_slots(name, rows, u, self._choose)

@@ -50,7 +50,7 @@ class SlimVerifier:
         ids = torch.cat((context.tokens.gather(1, context.lengths[:, None] - 1), block.tokens), 1)
         logits = () if block.logits is None else (block.logits,)
         kv_length = self.target.kv_length(context.longest + block.tokens.shape[1], self.cache)
-        step = partial(self._judge, low, high, is_marked)
+        step = partial(self._judge, self.cache, low, high, is_marked)
         name = "slim", self.num_layers, self.warp, low, high, is_marked
         results = self.cache.steps(step, name, kv_length, ids, context.lengths, u, block.q, *logits)
         is_kept, is_last, *values = results
@@ -61,14 +61,16 @@ class SlimVerifier:
         """Return the states [B,1,d] of the last token of each text."""
         ids = context.tokens.gather(1, context.lengths[:, None] - 1)
         kv_length = self.target.kv_length(context.longest, self.cache)
-        return self.cache.steps(self._begin, ("slim begin", self.num_layers), kv_length, ids, context.lengths)[0]
+        step, name = partial(self._begin, self.cache), ("slim begin", self.num_layers)
+        return self.cache.steps(step, name, kv_length, ids, context.lengths)[0]
 
-    def _begin(self, kv_length: int, ids: Tensor, sizes: Tensor) -> tuple[Tensor]:
-        plan = self.target.plan(sizes[:, None] - 1, self.cache, kv_length)
-        return (self.target.begin(ids, plan, self.cache, self.num_layers),)
+    def _begin(self, cache: RaggedCache, kv_length: int, ids: Tensor, sizes: Tensor) -> tuple[Tensor]:
+        plan = self.target.plan(sizes[:, None] - 1, cache, kv_length)
+        return (self.target.begin(ids, plan, cache, self.num_layers),)
 
     def _judge(
         self,
+        cache: RaggedCache,
         low: float,
         high: float,
         is_marked: bool,
@@ -81,9 +83,9 @@ class SlimVerifier:
     ) -> tuple[Tensor, ...]:
         """Judge ids [B,1+c], the first of them the last token of texts of `sizes` [B], by laws q [B,c,V] and `logits`."""
         positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
-        plan = self.target.plan(positions, self.cache, kv_length)
+        plan = self.target.plan(positions, cache, kv_length)
         drafts, valid = ids[:, 1:], clamp_nan_ids(ids, self.num_ids)
-        raw, _, states = self.target.forward_exit(valid, plan, self.cache, self.num_layers)
+        raw, _, states = self.target.forward_exit(valid, plan, cache, self.num_layers)
         raw = self.warp.logits(raw[:, :-1])
         x = clamp_nan_ids(drafts, raw.shape[-1])[..., None]
         plain = [mix(logs.softmax(-1), raw.softmax(-1), low, high) for logs in logits]
