@@ -56,6 +56,9 @@ class BaseDrafter(ABC):
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:  # noqa: B027
         pass
 
+    def rehearse(self, context: Context) -> None:  # noqa: B027
+        """Run the steps that only some blocks need, so that they are captured before rounds are timed."""
+
     def close(self) -> None:  # noqa: B027
         pass
 

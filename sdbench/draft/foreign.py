@@ -70,8 +70,10 @@ class ForeignDrafter(BaseDrafter):
         del self.cache
 
     def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[tuple[ForeignText, Prefix]]:
+        """Read each text but its last id, as far as the draft has positions; a longer text is not drafted (`has_room`)."""
         texts = [self.begin_text(prompt.tolist()) for prompt in prompts]
-        starts = [torch.tensor(text.ids[:-1], dtype=torch.int64, device=self.model.device) for text in texts]
+        readable = [text.ids[:-1][: self.model.limit] for text in texts]
+        starts = [torch.tensor(ids, dtype=torch.int64, device=self.model.device) for ids in readable]
         return list(zip(texts, self.model.prefill_all(starts), strict=True))
 
     def prefill(self, prompt: Tensor, prefix: Any) -> tuple[ForeignText, Prefix]:
@@ -79,7 +81,7 @@ class ForeignDrafter(BaseDrafter):
 
     def admit(self, row: int, prefix: tuple[ForeignText, Prefix]) -> None:
         text, cached = prefix
-        self.texts[row], self.fed[row] = text.copy(), cut(text, text.ids[:-1])
+        self.texts[row], self.fed[row] = text.copy(), cut(text, text.ids[: cached.length])
         self.cache.write(row, cached)
 
     def move(self, source: int, row: int) -> None:
@@ -101,7 +103,7 @@ class ForeignDrafter(BaseDrafter):
 
         Other rows draft after a text of one id, and the result is ignored. `name`: everything on which `choose` depends.
         """
-        texts, widths = [], [1]
+        texts, widths = [], [2]  # as after a block that was kept whole, so that most rounds have one shape
         for row, is_drafted in enumerate(rows):
             text = self.texts[row] if is_drafted else None
             texts.append([0] if text is None else text.ids)
@@ -113,20 +115,22 @@ class ForeignDrafter(BaseDrafter):
         ids = torch.tensor([[0] * (width - len(text)) + text[-width:] for text in texts], device=u.device)
         sizes = torch.tensor([len(text) for text in texts], device=u.device)
         kv_length = self.model.kv_length(max(map(len, texts)) + u.shape[1], self.cache)
-        step = partial(self._draw, choose)
+        step = partial(self._draw, self.cache, choose)
         drawn, *kept = self.cache.steps(step, name, kv_length, ids, sizes, u)
         for row, slots in enumerate(drawn[:, :-1].tolist()):
             if row in self.texts:  # the last id was not fed
                 self.fed[row] = cut(self.texts[row], texts[row] + slots) if rows[row] else (0, [0, *slots])
         return drawn, *kept
 
-    def _draw(self, choose: Choose, kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor) -> tuple[Tensor, ...]:
+    def _draw(
+        self, cache: RaggedCache, choose: Choose, kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor
+    ) -> tuple[Tensor, ...]:
         width, k = ids.shape[1], u.shape[1]
         positions = sizes[:, None] + torch.arange(-width, k - 1, device=u.device)  # [B,T+k−1]
-        plans = self.model.plan(positions.clamp_min(-1), self.cache, kv_length).split([width, *[1] * (k - 1)])
+        plans = self.model.plan(positions.clamp_min(-1), cache, kv_length).split([width, *[1] * (k - 1)])
         slots: list[tuple[Tensor, ...]] = []
         for plan, uniforms in zip(plans, u.unbind(1), strict=True):
-            raw, hidden = self.model.forward_hidden(ids, plan, self.cache, keep=1)
+            raw, hidden = self.model.forward_hidden(ids, plan, cache, keep=1)
             token, *kept = choose(raw[:, 0], uniforms)
             slots.append((token, hidden[:, -1], *kept))
             ids = token[:, None]

@@ -78,8 +78,7 @@ class VariableLength:
         wanted = self.policy.most(state, lengths)
         width = int(wanted.max())
         self.chance = torch.ones(len(lengths), width, device=lengths.device)
-        if (thresholds := self.policy.thresholds(state)) is not None:
-            self.rounds_at.scatter_add_(0, (thresholds * PERCENT).round().long(), (wanted > 0).long())
+        self.is_drafting = wanted > 0
         if not width or not self.policy.reads_chance:
             return self.drafter.draft(context, width, wanted, u[:, :width], needs)
         all_needs = needs | {"raw"} if self.warp.is_greedy else needs  # laws are ids there
@@ -125,8 +124,14 @@ class VariableLength:
                 tokens.scatter_(1, grown.lengths[:, None], clamp_nan_ids(block.tokens, self.warp.vocab_size or 1 << 62))
                 yield block
 
+    def rehearse(self, context: Context) -> None:
+        if (rehearse := getattr(self.drafter, "rehearse", None)) is not None:
+            rehearse(context)
+
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
         count = len(verdict.accepted)
+        if (thresholds := self.policy.thresholds(self.state[:count])) is not None:
+            self.rounds_at.scatter_add_(0, (thresholds * PERCENT).round().long(), self.is_drafting[:count].long())
         rounds = self.chance[:count], evidence.draft.lengths, verdict.accepted
         self.state[:count] = self.policy.learn(self.state[:count], *rounds)
         self.drafter.observe(emitted, evidence, verdict)

@@ -69,6 +69,9 @@ class Tiers(BaseDrafter):
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
         self.drafter.observe(emitted, evidence, verdict)
 
+    def rehearse(self, context: Context) -> None:
+        self.slim.begin(context)
+
     def close(self) -> None:
         self.drafter.close()
         self.slim.close()

@@ -15,7 +15,7 @@ from sdbench.draft.lookup import TextDrafter
 from sdbench.draft.spelling import SpelledText, Spelling, WrittenDraft, refuse_undecodable
 from sdbench.draft.translation import UNKNOWN, texts_of_ids
 from sdbench.probs import Warp, clamp_nan_ids
-from sdbench.types import Context, DraftBlock, DraftSetup
+from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Verdict
 
 
 class UniversalDrafter(ForeignDrafter):
@@ -37,6 +37,7 @@ class UniversalDrafter(ForeignDrafter):
         self.special = {self.warp.vocab_size, *draft.all_special_ids}
         self.longest, self.num_shared = longest_text(target), len(common_texts(target, draft))
         self.counts = {"blocks": 0, "offered": 0, "lost": 0, "text_s": 0.0}
+        self.newest: dict[str, float] = dict.fromkeys(self.counts, 0)  # of the newest blocks
 
     @classmethod
     def build(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -70,6 +71,7 @@ class UniversalDrafter(ForeignDrafter):
             self.spelling.extend(texts, new)
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
+        self.newest = dict.fromkeys(self.counts, 0)
         if not k:
             return DraftBlock.empty(lengths)
         self.read(context)
@@ -92,10 +94,14 @@ class UniversalDrafter(ForeignDrafter):
                 blocks[row] = block.tokens[: [*known, False].index(False)]
                 if self.warp.vocab_size in written[row]:
                     blocks[row] = [self.num_ids]  # the engine reports that its logits are NaN
-                self.counts["blocks"] += 1
-                self.counts["offered"] += len(blocks[row])
-                self.counts["lost"] += block.num_lost
+                self.newest["blocks"] += 1
+                self.newest["offered"] += len(blocks[row])
+                self.newest["lost"] += block.num_lost
         return TextDrafter.block_of(blocks, lengths)
+
+    def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+        for name, value in self.newest.items():
+            self.counts[name] += value
 
     def _choose(self, raw: Tensor, u: Tensor) -> tuple[Tensor, ...]:
         token = self.warp.law(raw)
@@ -110,7 +116,7 @@ class UniversalDrafter(ForeignDrafter):
     def _clock_text(self) -> Iterator[None]:
         begun_s = time.perf_counter()
         yield
-        self.counts["text_s"] += time.perf_counter() - begun_s
+        self.newest["text_s"] += time.perf_counter() - begun_s
 
 
 @lru_cache(maxsize=4)  # tokenizers do not change, and reading all their texts takes a second

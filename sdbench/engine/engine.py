@@ -12,6 +12,7 @@ import torch
 
 from sdbench import draft as drafters
 from sdbench.engine.loop import BatchRun, Claim, Options, PhaseHook, claim_all, no_hook
+from sdbench.engine.rehearsal import Rehearsal
 from sdbench.engine.row import Request
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM, used_vocab
@@ -129,20 +130,26 @@ class Engine:
         role: str = "target",
     ) -> None:
         """Capture, before timing starts, each step that a stream of such requests can need: for every KV length between the
-        shortest prompt and the longest text, longest first, because later caches fit into theirs, and every number of rows.
+        shortest prompt and the longest text, longest first, because later caches fit into theirs, every number of rows, and
+        every width of the drafter's blocks.
+
+        Not covered: steps of a draft with another tokenizer where its text does not have an id for each token. Their shapes
+        depend on what is written, so some are captured when they first run.
         """
         lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         if lm.mode == "off":
             return
-        k, once = request.num_draft, replace(options, max_new_tokens=1, should_stop=None)
+        k, once = request.num_draft, replace(options, max_new_tokens=1)
         shortest, longest = min(map(len, prompts)), max(map(len, prompts)) + options.max_new_tokens - 1
-        last = {(lm.round_up(size + k), lm.round_up(size + k - 1)): size for size in range(shortest, longest + 1)}
+        # A step reads a text and 0 to k tokens after it. Texts that are longest for their KV length have all k within it, and
+        # the shortest has the KV lengths before theirs.
+        last = {lm.round_up(size + k): size for size in range(shortest, longest + 1)}
         counts = sorted({lm.num_padded(count, options.batch_size) for count in range(1, options.batch_size + 1)})
-        for size in sorted(last.values(), reverse=True):
+        for size in sorted({shortest, *last.values()}, reverse=True):
             text = (list(prompts[0]) * (size // len(prompts[0]) + 1))[:size]
             for count in counts:
                 requests = [replace(request, prompt=0, verifier=0, key=number) for number in range(count)]
-                batch_run = partial(BatchRun, lm, drafter, [text], [rule], once, self.hook, requests)
+                batch_run = partial(Rehearsal, lm, drafter, [text], [rule], once, self.hook, requests)
                 deque(self._decode(batch_run, claim_all(requests), options.batch_size), 0)
             if lm.mode == "trace":
                 counts = counts[-1:]  # a trace serves every length, at which one number of rows is enough to check it

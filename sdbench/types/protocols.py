@@ -136,8 +136,8 @@ class Drafter(Protocol):
     """Proposes tokens. The engine admits, moves and overwrites rows; a drafter keeps its caches in step with them.
 
     `sdbench.draft.BaseDrafter` has empty methods. A drafter may also declare `version`, `limits`, `needs` (a subset of
-    DRAFTER_NEEDS) and `calls_sure` (its blocks say what it is sure of), and `prefill_all(prompts, prefixes)` to take short
-    prompts together.
+    DRAFTER_NEEDS) and `calls_sure` (its blocks say what it is sure of), `prefill_all(prompts, prefixes)` to take short
+    prompts together, and `rehearse(context)` to run steps that only some blocks need before rounds are timed.
     """
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:

@@ -7,11 +7,14 @@ import pytest
 
 import sdbench
 from sdbench.draft import ModelDrafter
+from sdbench.draft import corpus as corpora
 from sdbench.engine import Engine, Options, Request, prefill
 from sdbench.lm import capture as capturing
 from sdbench.lm.model import LM
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble, Exact
+from tests.draft.heads import write_heads
+from tests.draft.toys import word_tokenizer, words_of
 from tests.engine.models import FAMILIES, PROMPTS, pair
 
 OPTIONS: dict[str, Any] = {"max_new_tokens": 12, "stop_ids": (), "num_draft": 3}
@@ -80,13 +83,7 @@ def test_after_a_rehearsal_no_step_is_captured_any_more(monkeypatch, capture, nu
     options = Options(warp=warp, max_new_tokens=70, batch_size=num_rows, is_measured=False)
     drafter = engine.drafter("model", warp)
     kinds = [("target", drafter, 3), ("target", None, 0), ("draft", None, 0)]
-    captured: list[str] = []
-
-    def counting(name: str, honest: Callable[..., Any]) -> Callable[..., Any]:
-        return lambda *args: captured.append(name) or honest(*args)
-
-    for name in ("trace_step", "GraphStep", "_check"):
-        monkeypatch.setattr(capturing, name, counting(name, getattr(capturing, name)))
+    captured = count_captures(monkeypatch)
     for role, own, num_draft in kinds:
         engine.rehearse(prompts, Request(0, 0, 0, 0, num_draft), rule, options, own, role=role)
     ahead = len(captured)
@@ -98,3 +95,96 @@ def test_after_a_rehearsal_no_step_is_captured_any_more(monkeypatch, capture, nu
             requests = [Request(n % len(texts), 0, n, n, num_draft) for n in range(num_rows)]
             assert len(list(engine.stream(texts, [rule], requests, options, own, role=role))) == num_rows
     assert len(captured) == ahead
+
+
+def count_captures(monkeypatch: Any) -> list[str]:
+    """The list to which each capture and each comparison of a step is appended from now on."""
+    captured: list[str] = []
+
+    def counting(name: str, honest: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *args: captured.append(name) or honest(*args)
+
+    for name in ("trace_step", "GraphStep", "_check"):
+        monkeypatch.setattr(capturing, name, counting(name, getattr(capturing, name)))
+    return captured
+
+
+WORDS = word_tokenizer(61)
+OTHER_WORDS = word_tokenizer(61, range(61)[::-1])
+TRANSLATING = ("intersection", "universal")
+DRAFTERS: dict[str, dict[str, Any]] = {
+    "model": {},
+    "model heuristic": {"length": "heuristic"},
+    "model adaptive": {"length": "adaptive"},
+    "lookup": {},
+    "suffix": {},
+    "retrieval": {"corpus": "corpus.txt", "shortest": 1},
+    "early-exit": {"exit_layer": 1},
+    "early-exit confidence": {"exit_layer": 1, "length": "confidence"},
+    "hybrid": {},
+    "tiers": {"exit_layer": 1, "chunk": 2},
+    "intersection": {},
+    "universal": {},
+    "medusa": {"head": "heads"},
+    "mtp": {"head": "heads"},
+    "mtp heuristic": {"head": "heads", "length": "heuristic"},
+    "block": {"head": "heads"},
+}
+
+
+@pytest.fixture
+def built(tmp_path, monkeypatch) -> Callable[[Engine, str], Any]:
+    """Builds a drafter of DRAFTERS for an engine."""
+    monkeypatch.setattr(corpora, "CACHE", tmp_path / "cache")
+    (tmp_path / "corpus.txt").write_text(words_of([5, 6, 7, 8, 9, 11, 5, 6, 8]) * 3)
+
+    def build(engine: Engine, drafter: str) -> Any:
+        name, options = drafter.partition(" ")[0], dict(DRAFTERS[drafter])
+        if "corpus" in options:
+            options["corpus"] = str(tmp_path / "corpus.txt")
+        if "head" in options:
+            options["head"] = write_heads(tmp_path / name, engine.target_model, name)
+        return engine.drafter(name, engine.warp(), options)
+
+    return build
+
+
+def engine_for(drafter: str, capture: Any) -> Engine:
+    target, draft = pair("llama")
+    other = OTHER_WORDS if drafter in TRANSLATING else None
+    return Engine(target, draft, WORDS, capture=capture, draft_tokenizer=other)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("capture", ["graphs", "trace"])
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_after_a_rehearsal_no_step_of_any_drafter_is_captured_any_more(monkeypatch, built, drafter, capture):
+    """However wide its blocks are, in texts that cross a KV length; and what a drafter counts is not of the rehearsal."""
+    engine = engine_for(drafter, capture)
+    prompts, rule = [[5, 6, 7, 8, 5, 6], [5, 6, 7, 8] * 15 + [5, 6]], Ensemble(w=0.5)
+    warp = engine.warp()
+    options = Options(warp=warp, max_new_tokens=24, batch_size=2, is_measured=False)
+    made, captured = built(engine, drafter), count_captures(monkeypatch)
+    engine.rehearse(prompts, Request(0, 0, 0, 0, 4), rule, options, made)
+    ahead, num_drafted = len(captured), 0
+    assert ahead > 0
+    assert not any(getattr(made, "counts", {}).values())
+    for seed in range(3):
+        requests = [Request(n % 2, 0, n, seed, 4) for n in range(4)]
+        decoded = list(engine.stream(prompts, [rule], requests, options, made))
+        num_drafted += sum(sum(g.drafted or ()) for g in decoded)
+    assert num_drafted > 0
+    assert captured[ahead:] == []
+
+
+@pytest.mark.parametrize("capture", ["graphs", "trace"])
+@pytest.mark.parametrize("drafter", ["tiers", "intersection", "universal", "early-exit"])
+def test_a_second_drafter_of_an_engine_drafts_as_the_first(built, drafter, capture):
+    """Captured steps outlive the drafter that was there when they were captured."""
+    engine = engine_for(drafter, capture)
+    texts = [
+        sdbench.generate(None, None, PROMPTS, [Exact()], engine=engine, drafter=built(engine, drafter), **OPTIONS)
+        for _ in range(2)
+    ]
+    assert texts[0] == texts[1]
+    assert sum(sum(g.drafted or ()) for g in texts[0]) > 0
