@@ -98,10 +98,11 @@ class Tiers(BaseDrafter):
             return DraftBlock.empty(lengths)
         if bool(is_redrawn.any()):  # the states after these drafts are still those of the replaced tokens
             grown.write({"states": self.slim.begin(grown.texts())})
-        width = int(grown.lengths.max())
-        states = grown.slots.pop("states")[:, : width + 1]
+        width, states = int(grown.lengths.max()), grown.slots.pop("states")
         slots = {name: value[:, :width] for name, value in grown.slots.items() if name != "logits" or "raw" in needs}
-        begun = PartialForward(self.slim.num_layers, (states,)) if self.slim.continues else PartialForward()
+        begun = (
+            PartialForward(self.slim.num_layers, (states[:, : width + 1],)) if self.slim.continues else PartialForward()
+        )
         return DraftBlock(lengths=grown.lengths, partial_forward=begun, **slots)
 
 
@@ -131,8 +132,8 @@ class GrowingBlock:
             if name not in self.slots:  # the first chunk, which begins at slot 0 in each row
                 self.slots[name] = pad(value, (*(0, 0) * (value.dim() - 2), 0, self.room - value.shape[1]))
                 continue
-            index = (row + places[:, : value.shape[1]]).flatten()
-            self.slots[name].flatten(0, 1).index_copy_(0, index, value.flatten(0, 1))
+            slots = (row + places[:, : value.shape[1]]).flatten()
+            self.slots[name].flatten(0, 1).index_copy_(0, slots, value.flatten(0, 1))
         if "tokens" in values:
             tokens = clamp_nan_ids(values["tokens"], self.num_ids)
             self.tokens.scatter_(1, self.context.lengths[:, None] + places[:, : tokens.shape[1]], tokens)

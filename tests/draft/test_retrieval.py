@@ -213,6 +213,7 @@ def test_each_distinct_text_of_a_records_folder_is_read_once(tmp_path):
 
 def test_a_records_folder_is_keyed_by_its_distinct_texts(tmp_path, corpus, monkeypatch):
     """A run, a report or a compaction writes files there and adds no text: the keys of cells and the index stay."""
+
     def key_of(path) -> str:
         run = compose_run(["drafter=retrieval", "model.draft=null", f"drafter.corpus={path}"])
         return build_parts(run).drafters[0].files["drafter.corpus"]
