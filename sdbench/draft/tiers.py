@@ -77,7 +77,7 @@ class Tiers(BaseDrafter):
         self.slim.close()
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
-        room = k + self.chunk + 1
+        room, is_marked = k + self.chunk + 1, "sure" in needs and self.high < 1
         grown, u = GrowingBlock(context, room, self.slim.num_ids), pad(u, (0, room))
         is_open, is_redrawn = lengths > 0, lengths < 0
         while bool(is_open.any()):
@@ -85,7 +85,6 @@ class Tiers(BaseDrafter):
             width = int(wanted.max())
             texts, uniforms = grown.texts(), u.gather(1, grown.places(width))
             block = self.drafter.draft(texts, width, wanted, uniforms, self.slim.needs | needs)
-            is_marked = "sure" in needs and self.high < 1
             judged = self.slim.judge(texts, block, uniforms, self.low, self.high, is_marked=is_marked)
             grown.write(judged.by_slot | ({} if block.hidden is None else {"hidden": block.hidden}))
             plain = (judged.is_kept & ~judged.is_last).long().cumprod(1).sum(1)
@@ -98,11 +97,10 @@ class Tiers(BaseDrafter):
             return DraftBlock.empty(lengths)
         if bool(is_redrawn.any()):  # the states after these drafts are still those of the replaced tokens
             grown.write({"states": self.slim.begin(grown.texts())})
-        width, states = int(grown.lengths.max()), grown.slots.pop("states")
+        width = int(grown.lengths.max())
+        states = grown.slots.pop("states")[:, : width + 1]
         slots = {name: value[:, :width] for name, value in grown.slots.items() if name != "logits" or "raw" in needs}
-        begun = (
-            PartialForward(self.slim.num_layers, (states[:, : width + 1],)) if self.slim.continues else PartialForward()
-        )
+        begun = PartialForward(self.slim.num_layers, (states,)) if self.slim.continues else PartialForward()
         return DraftBlock(lengths=grown.lengths, partial_forward=begun, **slots)
 
 
@@ -132,8 +130,8 @@ class GrowingBlock:
             if name not in self.slots:  # the first chunk, which begins at slot 0 in each row
                 self.slots[name] = pad(value, (*(0, 0) * (value.dim() - 2), 0, self.room - value.shape[1]))
                 continue
-            slots = (row + places[:, : value.shape[1]]).flatten()
-            self.slots[name].flatten(0, 1).index_copy_(0, slots, value.flatten(0, 1))
+            index = (row + places[:, : value.shape[1]]).flatten()
+            self.slots[name].flatten(0, 1).index_copy_(0, index, value.flatten(0, 1))
         if "tokens" in values:
             tokens = clamp_nan_ids(values["tokens"], self.num_ids)
             self.tokens.scatter_(1, self.context.lengths[:, None] + places[:, : tokens.shape[1]], tokens)
