@@ -250,8 +250,8 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
             "",
             f"{len(tested)} combinations of rule, drafter, temperature and warper on {pair}: {alarms} false alarms, "
             f"{few} with too few samples; {sum(line['claims'] for line in tested):,} claims tested in {seconds:,.0f} s. "
-            f"Where the distribution of texts was tested, a TV of {max(detected, default=0):g} between prefixes of two tokens "
-            "would have been detected with probability .95. "
+            f"Where the distribution of texts was tested, a TV of {max(detected, default=0):g} "
+            "between prefixes of two tokens would have been detected with probability .95. "
             f"–: the rule's limits exclude this combination.{asterisk if untested else ''} "
             "Written by `python scripts/audit_matrix.py`.",
             "",
