@@ -93,12 +93,13 @@ class IndexedCorpus:
             return [], 0
         low, high = self._around(first[:agreed], where)
         positions = self.order[low:high]
-        for back, token in enumerate(wanted[self.depth :] if agreed == self.depth else [], self.depth):
-            reaching = positions[positions > back]
-            agreeing = reaching[self.tokens[reaching - back - 1] == token]
+        # Equal contexts are in the text's order.
+        for token in wanted[self.depth :] if agreed == self.depth else []:
+            reaching = positions[np.searchsorted(positions, agreed, "right") :]
+            agreeing = reaching[self.tokens[reaching - (agreed + 1)] == token]
             if not len(agreeing):
                 break
-            positions, agreed = agreeing, back + 1
+            positions, agreed = agreeing, agreed + 1
         return positions[:: -(-len(positions) // most)].tolist(), agreed
 
     def _before(self, position: int, count: int) -> list[int]:

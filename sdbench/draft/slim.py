@@ -6,6 +6,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from sdbench.draft.base import num_layers
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.exit import can_continue
 from sdbench.lm.model import LM
@@ -104,6 +105,11 @@ class SlimVerifier:
         law = clamp_nan_ids(tokens, raw.shape[-1]) if self.warp.is_greedy else law
         sure = [ratio > high] if is_marked else []
         return is_kept, ~(chance >= low), tokens, law, states, *sure, *(mixed.log() for _, mixed, _ in plain)
+
+
+def slim_layers(count: int, exit_layer: int | None) -> int:
+    """Return how many of `count` layers judge; None: half of them, at least one."""
+    return num_layers("exit_layer", count, exit_layer, count // 2)
 
 
 def redraw(laws: Tensor, chance: Tensor, rest: Tensor, is_kept: Tensor) -> Tensor:

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sdbench.draft.base import BaseDrafter, is_whole, num_layers, prefill_all
+from sdbench.draft.base import BaseDrafter, is_whole, prefill_all
 from sdbench.draft.length import GrownContext
 from sdbench.draft.model import ModelDrafter
 from sdbench.draft.policies import share
-from sdbench.draft.slim import SlimVerifier
+from sdbench.draft.slim import SlimVerifier, slim_layers
 from sdbench.probs import clamp_nan_ids
 from sdbench.types import Context, DraftBlock, Drafter, DraftSetup, Evidence, Limits, PartialForward, Verdict
 
@@ -135,11 +135,6 @@ class GrowingBlock:
         if "tokens" in values:
             tokens = clamp_nan_ids(values["tokens"], self.num_ids)
             self.tokens.scatter_(1, self.context.lengths[:, None] + places[:, : tokens.shape[1]], tokens)
-
-
-def slim_layers(count: int, exit_layer: int | None) -> int:
-    """Return how many of `count` layers judge; None: half of them, at least one."""
-    return num_layers("exit_layer", count, exit_layer, count // 2)
 
 
 def check_thresholds(low: float, high: float, chunk: int) -> None:
