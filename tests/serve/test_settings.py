@@ -100,6 +100,16 @@ def test_a_rule_of_the_server_is_its_command_line(planned, vllm_is_there):
     assert len(set(by_name.values())) == 4
 
 
+def test_block_verification_runs_on_the_runner_that_has_it(planned, vllm_is_there):
+    """vLLM's V1 runner, which it takes where there is no Triton, ignores the method and verifies token by token."""
+    run, kind, made = planned("verifier=block", *vllm_is_there)
+    job, by_name = SimpleNamespace(task=SimpleNamespace(stop=())), {point.cell.verifier: point for point in made}
+    for name in ("block", "lossless", "target"):
+        variables = kind.environment(job, kind.setting(run, by_name[name]))
+        assert variables == ({"VLLM_USE_V2_MODEL_RUNNER": "1"} if name == "block" else {})
+        assert ("runner" in kind.decides(run, by_name[name])) == (name == "block"), "older ones may be the V1 runner's"
+
+
 def test_with_the_plugin_one_server_takes_a_whole_sweep(planned):
     run, kind, made = planned("w=[0,0.5,1]", "temperature=1", "engine=http", "engine.plugin=true", *URLS)
     pair = [point for point in made if point.role == "pair"]

@@ -98,7 +98,7 @@ class Servers:
         url = f"http://{kind.host}:{port}"
         words = kind.words(self.job, setting, port)
         log = Path(self.job.run.folder) / "servers" / f"{setting.role}-{port}.log"
-        process = Server.start(words, url, log, env=kind.environment(self.job), grace_s=kind.grace_s)
+        process = Server.start(words, url, log, env=kind.environment(self.job, setting), grace_s=kind.grace_s)
         try:
             process.wait_until_ready(kind.health, kind.start_s)
             facts = {

@@ -50,8 +50,8 @@ class StartedServers(Http, ABC):
     def look_at_program(self, run: Run) -> None:
         """Check the server's program and set `installed`. ConfigError if it is missing or cannot decode this run."""
 
-    def environment(self, job: Job) -> dict[str, str]:
-        """Return the environment variables of the server."""
+    def environment(self, job: Job, setting: ServerSetting) -> dict[str, str]:
+        """Return the environment variables of the server of a setting."""
         return {name: str(value) for name, value in self.env.items()}
 
     def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
@@ -86,6 +86,16 @@ class StartedServers(Http, ABC):
         given = {"args": dict(self.args), "speculative": dict(self.speculative) if point.role == "pair" else None}
         variables = {"env": dict(self.env)} if self.env else {}
         return {**super().decides(run, point), **given, **variables}
+
+
+V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
+# Methods for which vLLM 0.32 has the V1 runner only.
+OF_V1_RUNNER = ("medusa", "mlp_speculator", "suffix", "custom_class")
+
+
+def _is_block(setting: ServerSetting) -> bool:
+    """Return whether a server verifies by vLLM's block verification."""
+    return setting.rule not in ("", PLUGIN) and json.loads(setting.rule).get("rejection_sample_method") == "block"
 
 
 def _set_from(option: str) -> str:
@@ -130,10 +140,32 @@ class Vllm(StartedServers):
         """Return all stop strings: such a server is started with room for them."""
         return list(job.task.stop)
 
-    def environment(self, job: Job) -> dict[str, str]:
+    def environment(self, job: Job, setting: ServerSetting) -> dict[str, str]:
         most, needed = self.dialect.most_stops, len(job.task.stop)
         room = {} if most is None or needed <= most else {"VLLM_MAX_STOP_STRINGS": str(needed)}
-        return {**room, **(PLUGIN_ENV if self.plugin else {}), **super().environment(job)}
+        runner = PLUGIN_ENV if self.plugin else {V2_RUNNER: "1"} if _is_block(setting) else {}
+        return {**room, **runner, **super().environment(job, setting)}
+
+    def setting(self, run: Run, point: Point) -> ServerSetting:
+        setting = super().setting(run, point)
+        if _is_block(setting):
+            self._refuse_v1_runner()
+        return setting
+
+    def _refuse_v1_runner(self) -> None:
+        """Raise if vLLM would use its V1 runner, which ignores the method `block` and verifies token by token."""
+        method, needs = self.speculative.get("method"), "verifier=block needs vLLM's V2 model runner"
+        if str(self.env.get(V2_RUNNER, "1")) != "1":
+            raise ConfigError(f"{needs}, and engine.env.{V2_RUNNER}={self.env[V2_RUNNER]} switches it off; remove it")
+        if method in OF_V1_RUNNER:
+            raise ConfigError(
+                f"{needs}, which does not draft with engine.speculative.method={method}; use verifier=exact"
+            )
+
+    def decides(self, run: Run, point: Point) -> dict[str, Any]:
+        # Older records were made without this variable, and so by the V1 runner where vLLM chose that.
+        runner = {"runner": "V2"} if _is_block(self.setting(run, point)) else {}
+        return {**super().decides(run, point), **runner}
 
     def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
         assert self.python is not None, "find() comes first"
