@@ -130,6 +130,22 @@ def test_an_interpreter_without_vllm_and_none(refused):
     ("word", "says"),
     [
         (
+            "engine.env.VLLM_USE_V2_MODEL_RUNNER=0",
+            "and engine.env.VLLM_USE_V2_MODEL_RUNNER=0 switches it off; remove it",
+        ),
+        ("engine.speculative.method=medusa", "which does not draft with engine.speculative.method=medusa"),
+    ],
+)
+def test_block_verification_without_the_runner_that_has_it(word, says, refused, vllm_python):
+    message = refused("engine=vllm", f"engine.python={vllm_python}", word, verifier="block")
+    assert "verifier=block needs vLLM's V2 model runner" in message
+    assert says in message
+
+
+@pytest.mark.parametrize(
+    ("word", "says"),
+    [
+        (
             "engine.args.port=8000",
             "sdbench sets engine.args.port itself, from model=, num_draft= and engine.port; remove it",
         ),
@@ -159,6 +175,11 @@ SLIPS = [
         "engine.request.num_speculative_tokens is set when a server starts",
     ),
     (("engine.request.temperature=1",), "sdbench sets engine.request.temperature itself"),
+    (("engine.request.stream_options={}",), "sdbench sets engine.request.stream_options itself"),
+    (
+        ("verifier=ensemble", "w=0.5", "engine.plugin=true", "engine.request.vllm_xargs={a: 1}"),
+        "sdbench sets engine.request.vllm_xargs itself",
+    ),
     (("engine.args.tensor_parallel_size=8",), "engine.args is not an option"),
     (("dtype=float64",), "dtype=float64 is an option of engine=native"),
     (("model.quantization=bnb-int8",), "model.quantization is an option of engine=native"),

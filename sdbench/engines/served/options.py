@@ -31,7 +31,7 @@ OF_THIS_PROCESS = {"device": "auto", "dtype": "auto"}
 OF_THE_MODEL = ("attention", "device_map", "quantization", "draft_quantization", "packed")
 OURS = (
     *("prompt", "model", "max_tokens", "temperature", "top_k", "top_p", "seed", "stop", "stop_token_ids", "stream"),
-    "n",
+    *("stream_options", "n"),
 )
 OF_A_SERVER = (
     *("speculative_config", "num_speculative_tokens", "rejection_sample_method", "draft_sample_method", "method"),
@@ -101,7 +101,7 @@ class Http:
 
     def _refuse_request(self) -> None:
         for name in self.request:
-            if name in OURS:
+            if name in OURS or (self.plugin and name == self.dialect.extra):
                 raise ConfigError(f"sdbench sets engine.request.{name} itself, from the options of the run; remove it")
             if name in OF_A_SERVER:
                 raise ConfigError(
