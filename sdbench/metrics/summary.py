@@ -27,7 +27,7 @@ WITH_INTERVALS = (
     *(*SECONDS, "mean_tokens", "repeated_4grams", "loop_rate", *RATES_OF_FLAGS),
 )
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
-# Of a server that reports no rounds: the last is the number of texts that the others rest on.
+# Of a cell with texts whose rounds the server did not report: the last is the number of texts that the others rest on.
 POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from", "pooled_texts")
 COUNTS = ("num_generations", "num_timed", "num_split")
 PLAIN = (*POOLED, "metric", "protocol", *VARIED, "is_lossless", *TESTS, *COUNTS, "knobs", "also", "cell")
@@ -61,7 +61,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
         }
         if key in parts:
             row |= _counts_and_rates(parts[key], speed.prices_of(results, parts[key]), options)
-        if key in pooled:
+        if key in pooled and not _has_rounds(parts.get(key)):
             row |= _pooled_sums(pooled[key])
         if key in repetition:
             row |= _repetition(repetition[key], options)
@@ -99,6 +99,11 @@ def _repetition(part: pd.DataFrame, options: dict[str, Any]) -> dict[str, float]
     means = part.groupby("example", sort=True)[["repeated", "is_loop"]].mean()
     row = spread("repeated_4grams", quality.quality(means["repeated"], Metric("repeated_4grams", "share"), **options))
     return row | spread("loop_rate", quality.quality(means["is_loop"], Metric("loop_rate", "share"), **options))
+
+
+def _has_rounds(part: pd.DataFrame | None) -> bool:
+    """Return whether the rounds of every text of a cell are known, so that pooled counts would add nothing."""
+    return part is not None and bool(part["rounds"].notna().all())
 
 
 def _pooled_sums(part: pd.DataFrame) -> dict[str, Any]:

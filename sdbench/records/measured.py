@@ -120,7 +120,7 @@ class OpenLoadRecord:
 
 @dataclass(frozen=True, slots=True)
 class PooledRecord:
-    """Counts of many texts of a cell together, from a server that does not report rounds; drafts after the end of a text count.
+    """Counts of many texts of a cell together, from a server that may not report rounds; drafts after the end of a text count.
 
     `source`: "requests" (sums that come with each text) or "server" (its counters before and after, with all its other work).
     """

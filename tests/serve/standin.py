@@ -29,6 +29,7 @@ class Text:
     ids: list[int]
     accepted: list[int] | None = None
     drafted: list[int] | None = None
+    has_stop: bool = False  # whether a stop string of the request ended it
 
 
 Maker = Callable[[dict[str, Any]], Text]
@@ -233,7 +234,7 @@ class StandIn:
             if begin >= count:
                 break
             begin, size = begin + kept + 1, size + 1
-        return Text(ids, text.accepted and text.accepted[:size], text.drafted and text.drafted[:size])
+        return Text(ids, text.accepted and text.accepted[:size], text.drafted and text.drafted[:size], has_stop=True)
 
     def _has_stop(self, ids: Sequence[int], stops: Sequence[str]) -> bool:
         text = self._text(ids, "")
@@ -298,7 +299,9 @@ class StandIn:
             "generation_time_ms": 1000 * (spent_s - first_s),
             "queue_time_ms": 0.0,
         }
-        if self.level is None or text.accepted is None or text.drafted is None:
+        # vLLM looks for stop strings outside its engine core, which sends counts only with texts that it ended itself.
+        is_lost = text.has_stop and (not self.has_plugin or self.is_core_idle)
+        if self.level is None or text.accepted is None or text.drafted is None or is_lost:
             return {**times, "speculative_decoding": None}
         sums = {"num_spec_steps": len(text.accepted), "num_draft_tokens": sum(text.drafted)}
         told = {**sums, "num_accepted_draft_tokens": sum(text.accepted)}

@@ -24,7 +24,8 @@ sys.path.insert(0, str(ROOT / "plugins" / "vllm"))
 from sdbench_vllm import seam  # noqa: E402
 from sdbench_vllm.adapter import PLACEHOLDER, FlatBatch, expand, judged, uniforms  # noqa: E402
 from sdbench_vllm.knobs import LOSSLESS, rule_of  # noqa: E402
-from sdbench_vllm.seam import SEAM, _rewind_on_the_cpu, differences  # noqa: E402
+from sdbench_vllm.repairs import count_texts_with_stops, drop_drafts_of_zeros, rewind_on_the_cpu  # noqa: E402
+from sdbench_vllm.seam import SEAM, differences  # noqa: E402
 
 V = 7
 
@@ -379,7 +380,7 @@ def test_a_seeds_generator_goes_back_where_a_prompt_is_not_yet_read():
                 if (generator := self.input_batch.generators.get(row)) is not None:
                     generator.set_offset(generator.get_offset() - 4)  # what vLLM does, and no generator of a CPU can
 
-    _rewind_on_the_cpu(Runner)
+    rewind_on_the_cpu(Runner)
     runner = Runner()
     first = runner._sample(None, None)
     runner._bookkeeping_sync(None)
@@ -429,6 +430,77 @@ def test_a_request_whose_rule_cannot_judge_ends_with_an_error_and_no_other_does(
     stopped = Scheduler().update_from_output(None, SimpleNamespace(num_nans_in_logits=nans))
     assert stopped == {"sound": False, "fault": True}
     assert Scheduler.requests["fault"].status == "ERROR"
+
+
+@dataclass
+class Counts:
+    """Of vLLM's the fields of one kind each."""
+
+    num_draft_tokens: int
+    per_step_accepted: list[int]
+
+
+def test_counts_come_with_every_output_of_a_request_with_stop_strings_as_they_were_then():
+    """vLLM sends them with the last output of its engine core, which a text that ends at a stop string does not have."""
+    names = ("stop", "none", "other")
+    stops = dict(zip(names, (["\n\n"], [], ["\n\n"]), strict=True))
+    running = {
+        name: SimpleNamespace(spec_decode_metrics=Counts(3, [2]), sampling_params=SimpleNamespace(stop=stops[name]))
+        for name in names
+    }
+    running["other"].spec_decode_metrics = None  # a server that does not count them
+
+    class Scheduler:
+        requests = running
+
+        def update_from_output(self, scheduler_output, model_runner_output):
+            outputs = [SimpleNamespace(request_id=name, spec_decode_metrics=None) for name in (*names, "gone")]
+            return {0: SimpleNamespace(outputs=outputs)}
+
+    count_texts_with_stops(Scheduler)
+    stopped, *others = Scheduler().update_from_output(None, None)[0].outputs
+    running["stop"].spec_decode_metrics.per_step_accepted.append(1)
+    assert stopped.spec_decode_metrics == Counts(3, [2]), "not those of the next step"
+    assert [output.spec_decode_metrics for output in others] == [None] * 3
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+def test_zeros_in_place_of_drafts_are_never_kept(is_async):
+    """Near the drafter's longest context vLLM drafts token 0 for the whole batch, and w = 0 kept all of them."""
+    batch = Flattened([3, 2], seed=4, is_drawn=False)
+
+    class Runner:
+        use_async_scheduling = is_async
+
+        def __init__(self) -> None:
+            self.input_batch = SimpleNamespace(req_ids=["a", "b"])
+            params = SimpleNamespace(extra_args=knobs(w=0.0), temperature=1.0)
+            self.requests = {name: SimpleNamespace(sampling_params=params) for name in ("a", "b")}
+            self._draft_token_ids = torch.zeros(2, 3, dtype=torch.int32)
+
+        def _copy_draft_token_ids_to_cpu(self, scheduler_output, zeros_only=False):
+            """vLLM's reads their shape."""
+            assert self._draft_token_ids.shape == (2, 3)
+
+        def _sample(self, logits, spec_decode_metadata):
+            metadata = SimpleNamespace(all_greedy=False, all_random=True, temperature=torch.ones(2), generators={})
+            ids = torch.zeros_like(batch.ids), batch.num_draft, 3, None
+            return seam.rejection_sample(*ids, None, batch.logits, batch.bonus, metadata)
+
+        def _bookkeeping_sync(self, scheduled):
+            return ({}, None)
+
+    seam._say_whose_rows(Runner)
+    drop_drafts_of_zeros(Runner)
+    runner = Runner()
+    runner._copy_draft_token_ids_to_cpu(None, zeros_only=True)
+    if is_async:
+        assert runner._draft_token_ids.shape == (2, 3), "slots are reserved"
+        assert (runner._sample(None, None)[:, 1:] == PLACEHOLDER).all(), "one token each, the target's"
+        runner._copy_draft_token_ids_to_cpu(None)
+        assert (runner._sample(None, None)[:, :3] == torch.tensor([[0, 0, 0], [0, 0, int(batch.bonus[1])]])).all()
+    else:
+        assert runner._draft_token_ids == [[], []]
 
 
 def test_drafts_come_with_log_laws_at_temperature_0_too():

@@ -1,5 +1,6 @@
 """A task with more stop strings than a server takes: the same texts and counts as on a server that takes them all."""
 
+import pandas as pd
 import pytest
 
 from sdbench.cli import main
@@ -17,13 +18,43 @@ def words_of(served_words, results, server, **options) -> list[str]:
     return [*words, STOPS, "engine=http", f"engine.url={server.url}", "engine.wait_s=0.01"]
 
 
+def test_acceptance_is_pooled_where_a_stop_string_ends_a_text_without_its_counts(
+    served_words, standin, tmp_path, capsys
+):
+    """It was empty without a warning."""
+    assert main([*words_of(served_words, tmp_path, standin()), "task.stop=['and']"]) == 0
+    assert "reports no rounds of a text that ends at a stop string: acceptance is pooled" in capsys.readouterr().err
+    results = read(tmp_path / NAME)
+    assert results.generations["rounds"].isna().all()
+    (summary,) = pd.read_csv(tmp_path / NAME / "summary.csv").to_dict("records")
+    assert pd.isna(summary["acceptance"])
+    assert 0 < summary["pooled_block_acceptance"] < 1
+    assert (summary["pooled_from"], summary["pooled_texts"]) == ("server", 3)
+
+
+def test_nothing_is_pooled_where_no_text_ends_at_a_stop_string(served_words, standin, tmp_path, capsys):
+    assert main([*words_of(served_words, tmp_path, standin()), "task.stop=['@1']"]) == 0
+    assert "reports no rounds" not in capsys.readouterr().err
+    (summary,) = pd.read_csv(tmp_path / NAME / "summary.csv").to_dict("records")
+    assert summary["acceptance"] > 0
+    assert pd.isna(summary["pooled_block_acceptance"])
+
+
+def test_the_plugin_sends_counts_of_texts_that_end_at_a_stop_string(served_words, standin, tmp_path):
+    server = standin(has_plugin=True)
+    assert main([*words_of(served_words, tmp_path, server), "task.stop=['and']", "engine.plugin=true"]) == 0
+    assert read(tmp_path / NAME).generations["rounds"].notna().all()
+    assert [len(body["stop"]) for body in server.seen] == [0, 0, 1, 1, 1], "the probes draft whatever the text is"
+
+
 @pytest.mark.slow
 def test_texts_and_counts_are_those_of_a_server_that_takes_all_stop_strings(served_words, standin, tmp_path):
-    limited, free = standin(), standin(most_stops=9)
+    limited, free = standin(), standin(most_stops=9, has_plugin=True)  # which has the counts of a text that it ends
     assert main(words_of(served_words, tmp_path / "limited", limited)) == 0
-    assert main([*words_of(served_words, tmp_path / "free", free), "engine.dialect.most_stops=9"]) == 0
-    assert {len(body["stop"]) for body in limited.seen} == {4}
-    assert {len(body["stop"]) for body in free.seen} == {5}
+    words = ["engine.dialect.most_stops=9", "engine.plugin=true"]
+    assert main([*words_of(served_words, tmp_path / "free", free), *words]) == 0
+    assert {len(body["stop"]) for body in limited.seen} == {0, 4}
+    assert {len(body["stop"]) for body in free.seen} == {0, 5}
     one, other = (read(tmp_path / name / NAME) for name in ("limited", "free"))
     columns = ["example", "text", "tokens", "finish", "rounds", "drafted", "examined", "accepted", "replaced", "bonus"]
     assert one.generations[columns].equals(other.generations[columns])

@@ -43,12 +43,14 @@ SEAM = {
     "vllm.v1.core.sched.scheduler:check_stop": ("request", "max_model_len"),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner._sample": ("self", "logits", "spec_decode_metadata"),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner._bookkeeping_sync": ("self",),
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._copy_draft_token_ids_to_cpu": (
+        *("self", "scheduler_output", "zeros_only"),
+    ),
     "vllm.sampling_params:SamplingParams._verify_extra_args": ("self",),
 }
 AT_FAULT = -1  # as a number of NaNs: the rule of the request could not judge
-_now = (
-    threading.local()
-)  # of the rows that are being sampled: .rules, .raw_logits (None where none reads them), .faults
+# Of the rows that are being sampled: .rules, .raw_logits (None where none reads them), .faults, .has_zeros (of their drafts)
+_now = threading.local()
 _log = logging.getLogger("vllm.sdbench")
 
 
@@ -98,6 +100,7 @@ def install() -> None:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # pyright: ignore[reportMissingImports]
 
     from sdbench_vllm.adapter import expand
+    from sdbench_vllm.repairs import count_texts_with_stops, drop_drafts_of_zeros, rewind_on_the_cpu
 
     sampler.rejection_sample = rejection_sample
     sampler.expand_batch_to_tokens = expand
@@ -105,9 +108,11 @@ def install() -> None:
     proposer.compute_probs_and_sample_next_token = with_log_laws(proposer.compute_probs_and_sample_next_token)
     _draft_by_laws(proposer.SpecDecodeBaseProposer)
     _end_at_fault(scheduler)
+    count_texts_with_stops(scheduler.Scheduler)
     _check_in_the_front_end(SamplingParams)
     _say_whose_rows(GPUModelRunner)
-    _rewind_on_the_cpu(GPUModelRunner)
+    drop_drafts_of_zeros(GPUModelRunner)
+    rewind_on_the_cpu(GPUModelRunner)
     sampler.sdbench_is_in = True
     _log.warning("sdbench's rules verify the drafts of this server (V1 runner)")
 
@@ -127,7 +132,7 @@ def rejection_sample(
     """vLLM's contract: int32 [B, max_spec_len + 1], −1 past the last token. Profile runs have no requests: lossless."""
     import torch
 
-    from sdbench_vllm.adapter import FlatBatch, judged, uniforms
+    from sdbench_vllm.adapter import PLACEHOLDER, FlatBatch, judged, uniforms
     from sdbench_vllm.knobs import LOSSLESS
 
     rows = len(num_draft_tokens)
@@ -140,6 +145,8 @@ def rejection_sample(
         is_greedy = torch.zeros(rows, dtype=torch.bool)
     else:
         is_greedy = (temperature == 0).cpu()
+    if getattr(_now, "has_zeros", False):
+        draft_token_ids = torch.full_like(draft_token_ids, PLACEHOLDER)
     u = uniforms(rows, max_spec_len, sampling_metadata.generators, target_logits.device)
     batch = FlatBatch(
         *(is_greedy, draft_token_ids, num_draft_tokens, draft_logs, target_logits, bonus_token_ids, u),
@@ -247,47 +254,16 @@ def _say_whose_rows(runner: Any) -> None:
     def _sample(self: Any, logits: Any, spec_decode_metadata: Any, *more: Any, **named: Any) -> Any:
         names = list(self.input_batch.req_ids)
         _now.rules, _now.faults = [rule(self, request) for request in names], {}
+        _now.has_zeros = getattr(self, "sdbench_has_zeros", False)
         try:
             return inner(self, logits, spec_decode_metadata, *more, **named)
         finally:
             self.sdbench_faults = [names[row] for row in _now.faults]
-            _now.rules = _now.raw_logits = None
+            _now.rules = _now.raw_logits = _now.has_zeros = None
 
     def _bookkeeping_sync(self: Any, *given: Any, **named: Any) -> Any:
         done = book(self, *given, **named)
         done[0].update(dict.fromkeys(self.sdbench_faults, AT_FAULT))
         return done
-
-    runner._sample, runner._bookkeeping_sync = _sample, _bookkeeping_sync
-
-
-def _rewind_on_the_cpu(runner: Any) -> None:
-    """A prompt that is read in several steps draws tokens that are thrown away, and a seed's generator goes back to before them.
-
-    vLLM does so by the generator's offset, which has none on a CPU: there such a request ends the engine. Its state is put back.
-    """
-    sample, book = runner._sample, runner._bookkeeping_sync
-
-    def unread(self: Any) -> dict[int, Any]:
-        rows = self.discard_request_mask.np[: self.input_batch.num_reqs].nonzero()[0].tolist()
-        own = {row: self.input_batch.generators.get(row) for row in rows}
-        return {row: one for row, one in own.items() if one is not None and one.device.type == "cpu"}
-
-    def _sample(self: Any, *given: Any, **named: Any) -> Any:
-        before = [(generator, generator.get_state()) for generator in unread(self).values()]
-        try:
-            return sample(self, *given, **named)
-        finally:
-            for generator, state in before:
-                generator.set_state(state)
-
-    def _bookkeeping_sync(self: Any, *given: Any, **named: Any) -> Any:
-        hidden = unread(self)
-        for row in hidden:
-            del self.input_batch.generators[row]
-        try:
-            return book(self, *given, **named)
-        finally:
-            self.input_batch.generators.update(hidden)
 
     runner._sample, runner._bookkeeping_sync = _sample, _bookkeeping_sync

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError
 from sdbench.engines.served.request import ServerSetting, request_body
-from sdbench.engines.served.servers import Servers
+from sdbench.engines.served.servers import OpenServer, Servers
 from sdbench.engines.served.timing import time_plan
 from sdbench.engines.stops import end_of, stopper
 from sdbench.plan import Work, WorkItem
+from sdbench.prepare.progress import warn
 from sdbench.records import PooledRecord
 from sdbench.serve.answer import Answer
 from sdbench.serve.client import Client
@@ -101,19 +102,26 @@ class ServedDecoder:
             by_setting.setdefault(self.setting(item.cell), []).append(item)
         for setting in sorted(by_setting, key=lambda setting: not self.servers.is_open(setting)):
             server, parts = self.servers.at(setting), [by_setting[setting]]
-            is_pooled = setting.role == "pair" and not server.tells_steps
+            is_pooled = setting.role == "pair" and (not server.tells_steps or self._may_lose_steps)
             if is_pooled:  # cell by cell, so that the server's counters can be assigned to cells
                 cells = dict.fromkeys(item.cell for item in by_setting[setting])
                 parts = [[item for item in by_setting[setting] if item.cell == cell] for cell in cells]
             for part in parts:
                 try:
-                    yield from self._stream(server.client, part, is_pooled=is_pooled)
+                    yield from self._stream(server, part, is_pooled=is_pooled)
                 except EngineError as error:
                     raise self.servers.explain(server.client, error) from error
 
+    @property
+    def _may_lose_steps(self) -> bool:
+        """Whether a text may come without its steps: vLLM ends it at a stop string outside its engine core, which counts them."""
+        return bool(self.kind.stops_sent(self.job)) and not self.kind.plugin and not self.kind.dialect.sums
+
     def _stream(
-        self, client: Client, items: Sequence[WorkItem], *, is_pooled: bool
+        self, server: OpenServer, items: Sequence[WorkItem], *, is_pooled: bool
     ) -> Iterator[tuple[WorkItem, Generation]]:
+        client = server.client
+
         async def work(item: WorkItem) -> Answer:
             return await client.complete(self.body(client, item))
 
@@ -128,6 +136,17 @@ class ServedDecoder:
             cell = items[0].cell
             if is_pooled and (record := pool(cell, texts, before, after, epoch=self.store.epoch_of(cell))) is not None:
                 self.store.append([record])
+        if server.tells_steps and not client.dialect.sums and any(text.steps is None for text in texts):
+            self._warn_of_lost_steps(client, is_counted=after is not None)
+
+    def _warn_of_lost_steps(self, client: Client, *, is_counted: bool) -> None:
+        if self.kind.plugin:
+            rest = "acceptance stays empty. Its plug-in is an older one: install plugins/vllm of this version there"
+        elif is_counted:
+            rest = "acceptance is pooled over each cell, from its counters, which include other users' requests"
+        else:
+            rest = "acceptance stays empty"
+        warn(f"the server at {client.url} reports no rounds of a text that ends at a stop string: {rest}")
 
     def time(self, plan: LatencyPlan) -> None:
         time_plan(self, plan)

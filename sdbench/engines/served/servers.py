@@ -222,10 +222,10 @@ class Servers:
             )
 
     def _probe_body(self, client: Client, setting: ServerSetting) -> dict[str, Any]:
-        """Return a request for a short answer to the first prompt."""
+        """Return a request for a short answer to the first prompt, without stop strings: they would end it before a draft."""
         item = WorkItem(self._points[setting].cell.key, next(iter(self.job.prompts.ids)), 0)
         most = max(PROBED, setting.num_draft + 2)  # one token without a draft, then room for a whole block
-        return request_body(self.kind, self.job, client.model, item, most)
+        return request_body(self.kind, self.job, client.model, item, most) | {"stop": []}
 
     def _probe(self, client: Client, setting: ServerSetting) -> Answer:
         """Ask for a short answer to the first prompt, to see which fields come with it."""
