@@ -1,5 +1,6 @@
 """The learned weight of a real pair: what its head reads off the target's entropy, and what results/real/README.md says of it."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -42,13 +43,44 @@ def test_the_training_is_what_the_readme_says():
     assert len(curve) == 50
 
 
-def test_what_it_costs_beside_one_number_is_what_the_readme_says():
-    summary = pd.read_csv(COMMITTED / "wmt-learned/summary.csv").set_index(["verifier", "value"])
-    scores = pd.read_parquet(COMMITTED / "wmt-learned/scores.parquet").set_index("example")
+Rows = Callable[[tuple[str, float]], pd.DataFrame]
+
+
+def summary_and_rows(folder: str) -> tuple[pd.DataFrame, Rows]:
+    """The table of a run by rule and value, and a function that returns the statistics of BLEU of each text of a setting."""
+    summary = pd.read_csv(COMMITTED / folder / "summary.csv").set_index(["verifier", "value"])
+    scores = pd.read_parquet(COMMITTED / folder / "scores.parquet").set_index("example")
 
     def rows(setting: tuple[str, float]) -> pd.DataFrame:
         stats = scores.loc[scores["cell"] == summary.loc[setting, "cell"], "stats"].sort_index()
         return pd.DataFrame(np.stack(stats.to_list()), index=stats.index)
+
+    return summary, rows
+
+
+def test_at_temperature_1_it_beats_one_number_in_bleu_as_the_readme_says():
+    summary, rows = summary_and_rows("wmt-T1-learned")
+    number = ("ensemble", 0.5)
+    for setting, words in (
+        (("diversed", 0.0), "It scores {} points of BLEU [{}, {}]"),
+        (("diversed", -3.0), "{} more of BLEU than w = 0.5 [{}, {}]"),
+    ):
+        more = difference(rows(setting), rows(number), BLEU)
+        assert more.low > 0
+        assert words.format(*(f"{x:.1f}" for x in (more.value, more.low, more.high))) in prose()
+        assert f"emits {summary.loc[setting, 'tokens_per_round']:.2f}" in prose()
+    over_lossless = summary.loc[("diversed", 0.0), ["difference", "difference_low", "difference_high"]].astype(float)
+    assert "{:.1f} more of BLEU [{:.1f}, {:.1f}]".format(*over_lossless).replace("-", "−") in prose()
+    metrics = pd.read_csv(COMMITTED / "wmt-T1-learned/metrics.csv").set_index(["cell", "metric"])["value"]
+    names, lossless = summary["cell"].to_dict(), summary["cell"].xs("lossless").iloc[0]
+    chrf = {name: metrics[names[name], "chrf2"] for name in (("diversed", 0.0), ("diversed", -3.0), number)}
+    assert f"{chrf['diversed', 0.0] - chrf[number]:.1f} of chrF [" in prose()
+    assert f"{chrf['diversed', -3.0] - chrf[number]:.1f} more of chrF [" in prose()
+    assert f"{metrics[lossless, 'chrf2'] - chrf['diversed', 0.0]:.1f} less of chrF [" in prose()
+
+
+def test_what_it_costs_beside_one_number_is_what_the_readme_says():
+    summary, rows = summary_and_rows("wmt-learned")
 
     learned, number = ("diversed", 0.0), ("ensemble", 0.3)
     shown = format_interval(difference(rows(learned), rows(number), BLEU), 1).replace("-", "−")
