@@ -71,7 +71,7 @@ def _download(job: Job) -> str:
     needed = [checkpoint for checkpoint in job.pair_info.metadata.checkpoints.values() if not is_here(checkpoint)]
     if not needed:
         return "nothing"
-    sizes = [f"{checkpoint.id} ({checkpoint.bytes(checkpoint.dtype, None) / GIB:.1f} GiB)" for checkpoint in needed]
+    sizes = [f"{checkpoint.id} ({checkpoint.stored_bytes / GIB:.1f} GiB)" for checkpoint in needed]
     return " and ".join(sizes)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
-from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,9 +14,10 @@ from sdbench.errors import first_line
 from sdbench.files import digest_of, digest_of_data
 from sdbench.hub import explain, fetch, is_offline
 from sdbench.lm.digests import announce_hashing, digest_once, is_digest_known
-from sdbench.lm.gguf import CODES, GGUFFile, find_file, is_gguf
+from sdbench.lm.gguf import GGUFFile, find_file, is_gguf
 from sdbench.lm.memory import free_system_bytes
 from sdbench.lm.quantized import INT8, QUANTIZED, quantization_config
+from sdbench.lm.stored import StoredWeights, count_weights, stored_weights
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
@@ -25,22 +26,18 @@ SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model"]
 WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
 ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other formats
 HASHED = (".safetensors", ".bin", ".json", ".jinja")
-WIDTHS = {name: width for name, (_, width) in CODES.items()}
-_NAMES = {code: name for name, (code, _) in CODES.items()}
-UNCOUNTED = None, "float32"  # parameters and dtype of a checkpoint without safetensors
 TENSOR_FILES = (".safetensors", ".bin", ".pt", ".pth")
 ROOM = 1.1  # factor on the weights, for activations and the allocator; the batch adds keys and values
 
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A model's identity: its files, their commit and hashes, the number and dtype of its weights."""
+    """A model's identity: its files, their commit and hashes, the numbers and types of its weights."""
 
     id: str
     folder: Path
     commit: str | None  # None: a folder that is not a hub snapshot
-    parameters: int | None  # None: no safetensors, so unknown before loading
-    dtype: str
+    weights: StoredWeights | None  # None: no safetensors, so unknown before loading
     gguf: GGUFFile | None = None  # the file from which the folder was made
     tokenizer: Path | None = None  # instead of the folder's
 
@@ -48,10 +45,30 @@ class Checkpoint:
     def tokenizer_folder(self) -> Path:
         return self.tokenizer or self.folder
 
-    def bytes(self, dtype: str | None, quantization: str | None) -> float:
-        """Return the bytes of the weights in memory."""
-        width = QUANTIZED[quantization][0] if quantization else WIDTHS[dtype or self.dtype]
-        return (self.parameters or 0) * width
+    @property
+    def dtype(self) -> str:
+        """The dtype of most weights that are not quantised."""
+        return "float32" if self.weights is None else self.weights.dtype
+
+    @property
+    def stored_bytes(self) -> float:
+        """The bytes of the weights in their files."""
+        return 0 if self.weights is None else self.weights.stored_bytes
+
+    def bytes(self, dtype: str | None, quantization: str | None, device: str) -> float:
+        """Return the bytes of the weights in the memory of a device."""
+        if self.weights is None:
+            return 0
+        if quantization:
+            return self.weights.floating * QUANTIZED[quantization][0] + self.weights.quantized_bytes
+        return self.weights.bytes(dtype, device)
+
+    def description(self, dtype: str | None, quantization: str | None) -> str:
+        """Return its name with the number of its weights, and the bytes of those that are stored quantised."""
+        weights = self.weights or StoredWeights(0, self.dtype)
+        text = f"{weights.floating / 1e9:.3g} B weights in {quantization or dtype or self.dtype}"
+        size = weights.quantized_bytes
+        return f"{self.id} ({text}{f' and {size / 2**30:.3g} GiB of quantised weights' if size else ''})"
 
     def hashes(self) -> dict[str, str]:
         """File -> hash: the hub's own if the file is in its cache, else sha256 of the content."""
@@ -91,7 +108,8 @@ def find(
             raise ConfigError(
                 f"model {id} is a folder without config.json: name one that holds config.json, weights and a tokenizer"
             )
-        return Checkpoint(id, path, None, *(_count_weights(path) or UNCOUNTED))
+        counts = count_weights(path)
+        return Checkpoint(id, path, None, None if counts is None else stored_weights(counts, path))
     if id.endswith(TENSOR_FILES):
         raise ConfigError(
             f"model {id} is a file of weights: give the folder that holds it with config.json and a tokenizer"
@@ -105,17 +123,14 @@ def find(
 
         hf_hub_download(id, "config.json", revision=revision)  # raises for a gated or unknown repository
         here = Path(snapshot_download(id, revision=revision, allow_patterns=SMALL, ignore_patterns=ELSEWHERE))
-        counted = _count_weights(here)
-        if counted is None and is_offline():
+        counts: Mapping[str, int] | None = count_weights(here)
+        if counts is None and is_offline():
             if not any(here.glob("pytorch_model*.bin")):
                 raise FileNotFoundError(f"the weights of {id} are not all in the cache")
-        elif counted is None:
-            try:
+        elif counts is None:
+            with suppress(NotASafetensorsRepoError):
                 counts = get_safetensors_metadata(id, revision=here.name).parameter_count
-                counted = sum(counts.values()), _NAMES.get(max(counts, key=lambda kind: counts[kind]), "float32")
-            except NotASafetensorsRepoError:
-                counted = None
-        return Checkpoint(id, here, here.name, *(counted or UNCOUNTED))
+        return Checkpoint(id, here, here.name, None if counts is None else stored_weights(counts, here))
 
     return fetch(metadata, id, revision=revision)
 
@@ -125,7 +140,7 @@ def _find_gguf(id: str, revision: str | None, tokenizer: str | None) -> Checkpoi
     if tokenizer is None and not file.has_tokenizer:
         raise ConfigError(f"{id} has no tokenizer inside: give one by model.tokenizer=, a hub id or a folder")
     folder = None if tokenizer is None else _tokenizer_folder(tokenizer)
-    return Checkpoint(id, file.folder, None, file.parameters, file.dtype, file, folder)
+    return Checkpoint(id, file.folder, None, StoredWeights(file.parameters, file.dtype), file, folder)
 
 
 def _tokenizer_folder(id: str) -> Path:
@@ -145,7 +160,7 @@ def weights_folder(checkpoint: Checkpoint, dtype: str | None) -> Path:
 
 def is_here(checkpoint: Checkpoint) -> bool:
     """Return whether its weights are on this machine."""
-    return checkpoint.commit is None or _count_weights(checkpoint.folder) is not None
+    return checkpoint.commit is None or count_weights(checkpoint.folder) is not None
 
 
 def download(checkpoint: Checkpoint) -> None:
@@ -154,7 +169,7 @@ def download(checkpoint: Checkpoint) -> None:
         return
     from huggingface_hub import snapshot_download
 
-    has_safetensors = checkpoint.parameters is not None
+    has_safetensors = checkpoint.weights is not None
     patterns = SMALL + (WEIGHTS[:1] if has_safetensors else WEIGHTS)
     options: dict[str, Any] = {"revision": checkpoint.commit, "allow_patterns": patterns, "ignore_patterns": ELSEWHERE}
     fetch(lambda: snapshot_download(checkpoint.id, **options), checkpoint.id, revision=checkpoint.commit)
@@ -167,13 +182,12 @@ def why_too_large(
     `wanted`: (checkpoint, dtype or None for its own, quantization), each `copies` times.
     """
     wanted = [(checkpoint, dtype, None if kind == INT8 else kind) for checkpoint, dtype, kind in wanted]  # read whole
-    need = ROOM * copies * sum(checkpoint.bytes(dtype, quantization) for checkpoint, dtype, quantization in wanted)
+    need = (
+        ROOM * copies * sum(checkpoint.bytes(dtype, quantization, device) for checkpoint, dtype, quantization in wanted)
+    )
     if (free := free_bytes(device, is_spread=is_spread)) is None or need <= free:
         return None
-    parts = [
-        f"{c.id} ({(c.parameters or 0) / 1e9:.3g} B weights in {quantization or dtype or c.dtype})"
-        for c, dtype, quantization in wanted
-    ]
+    parts = [checkpoint.description(dtype, quantization) for checkpoint, dtype, quantization in wanted]
     return (
         f"{' and '.join(parts)} need about {need / 2**30:.1f} GiB and {device} has {free / 2**30:.1f} GiB free: use "
         "dtype=bfloat16, model.quantization=bnb-nf4, model.device_map=auto over more GPUs, a smaller pair, or model=llama-tiny"
@@ -247,26 +261,6 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         return AutoTokenizer.from_pretrained(checkpoint.tokenizer_folder)
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise ConfigError(f"the tokenizer of {checkpoint.id} cannot be loaded: {first_line(error)}") from error
-
-
-def _count_weights(folder: Path) -> tuple[int, str] | None:
-    """Return (weights, the dtype of most of them) from the headers of safetensors files; None unless all files are there."""
-    from safetensors import SafetensorError, safe_open
-
-    index = folder / "model.safetensors.index.json"
-    names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
-    counts: Counter[str] = Counter()
-    for path in (folder / name for name in names):
-        if not path.is_file():
-            return None
-        try:
-            with safe_open(path, "np") as file:
-                for part in map(file.get_slice, file.keys()):
-                    counts[part.get_dtype()] += prod(part.get_shape())
-        except SafetensorError as error:
-            reason = str(error).rpartition(": ")[2]
-            raise ConfigError(f"{path} is damaged ({reason}): copy or download it again") from None
-    return counts.total(), _NAMES.get(counts.most_common(1)[0][0], "float32")
 
 
 def _hash(path: Path) -> str:  # the hub's cache names a file by its hash

@@ -95,7 +95,7 @@ class PairMetadata:
 
     def bytes_of(self, role: str) -> float:
         """Bytes of a model's weights in memory, including packed copies."""
-        return self.copies * self.checkpoints[role].bytes(self.dtype, self.quantization(role))
+        return self.copies * self.checkpoints[role].bytes(self.dtype, self.quantization(role), self.device)
 
     @property
     def copies(self) -> int:

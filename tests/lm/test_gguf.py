@@ -51,7 +51,7 @@ def test_identity_is_that_of_the_content_with_its_kind(whole_file, model, tmp_pa
     assert changed.identity().endswith("(F16 GGUF)")
     assert changed.identity()[:27] != here.identity()[:27]
     assert (here.dtype, changed.dtype) == ("bfloat16", "float16")
-    assert here.parameters == model.num_parameters()
+    assert here.weights.floating == model.num_parameters()
 
 
 def test_metadata_need_no_weights_and_are_read_once(whole_file, monkeypatch):
@@ -208,7 +208,7 @@ def test_weights_are_dequantised_tensor_by_tensor_and_silently(tmp_path, capfd):
     tracemalloc.start()
     folder = checkpoint.gguf.weights("bfloat16")
     largest = max(weight.nbytes for weight in model.parameters())
-    assert tracemalloc.get_traced_memory()[1] < 5 * largest + 2**20 < 0.5 * 4 * checkpoint.parameters
+    assert tracemalloc.get_traced_memory()[1] < 5 * largest + 2**20 < 0.5 * 4 * checkpoint.weights.floating
     tracemalloc.stop()
     assert capfd.readouterr() == ("", "")
     assert sorted(path.name for path in folder.iterdir()) == [
@@ -294,7 +294,7 @@ if sys.argv[3] == "copy":
     weights_folder(checkpoint, "bfloat16")
 else:
     model = load_model(checkpoint, device="cpu", dtype="bfloat16")
-print((peak() - before) / (2 * checkpoint.parameters))
+print((peak() - before) / (2 * checkpoint.weights.floating))
 """
 
 
@@ -311,7 +311,7 @@ def test_memory_stays_near_that_of_the_weights(tmp_path, cache):
         assert done.returncode == 0, done.stderr[-3000:]
         peaks[step] = float(done.stdout)
     assert peaks["load"] < 1.2
-    weights = 2 * find(str(large)).parameters
+    weights = 2 * find(str(large)).weights.floating
     assert peaks["copy"] < 0.5 + large.stat().st_size / weights
 
 

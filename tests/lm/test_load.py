@@ -6,9 +6,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from sdbench.config import ConfigError
 from sdbench.lm.load import Checkpoint, find, why_too_large
+from sdbench.lm.stored import StoredWeights
 
 START = """
 import json, sys
@@ -42,7 +45,7 @@ for id in ids:
     ids = torch.tensor([tokenizer(text, add_special_tokens=False)["input_ids"]])
     logits = model(input_ids=ids).logits
     models[id] = {
-        "parameters": checkpoint.parameters, "dtype": checkpoint.dtype, "identity": checkpoint.identity(), "text": text,
+        "parameters": checkpoint.weights.floating, "dtype": checkpoint.dtype, "identity": checkpoint.identity(), "text": text,
         "loaded": sum(p.numel() for p in model.parameters()), "type": str(model.dtype), "sum": round(float(logits.sum()), 4),
         "early": has_weights, "hash": checkpoint.hashes()["model.safetensors"],
     }
@@ -167,12 +170,47 @@ def test_passing_faults_are_tried_again_and_lasting_ones_are_named(faults):
 
 
 def test_a_model_that_does_not_fit_is_known_before_its_weights_are_read(tmp_path):
-    huge = Checkpoint("meta-llama/Llama-3.1-405B", tmp_path, "0" * 40, 405_000_000_000, "bfloat16")
+    huge = Checkpoint("meta-llama/Llama-3.1-405B", tmp_path, "0" * 40, StoredWeights(405_000_000_000, "bfloat16"))
     why = why_too_large([(huge, None, None)], "cpu")
     assert why is not None
     assert re.search(r"405 B weights in bfloat16\) need about 8\d\d\.\d GiB and cpu has .* model=llama-tiny", why)
-    small = Checkpoint("x/y", tmp_path, None, 1000, "bfloat16")
+    small = Checkpoint("x/y", tmp_path, None, StoredWeights(1000, "bfloat16"))
     assert why_too_large([(small, "float32", None), (small, None, "bnb-nf4")], "cpu") is None
+
+
+QUANTIZED = {  # how publishers store a layer of 64 x 32 weights
+    "fp8": {"w": torch.zeros(64, 32).to(torch.float8_e4m3fn), "scale": torch.ones(1, 1)},
+    "bitsandbytes": {"w": torch.zeros(64 * 32 // 2, 1, dtype=torch.uint8), "scale": torch.ones(1, 1)},
+    "mxfp4": {"w": torch.zeros(64, 2, 8, dtype=torch.uint8), "scale": torch.ones(1, 1)},
+    "gptq": {"w": torch.zeros(4, 64, dtype=torch.int32), "scale": torch.ones(1, 1)},
+}
+
+
+@pytest.mark.parametrize("method", QUANTIZED)
+def test_quantised_weights_count_the_bytes_of_their_file(method, tmp_path):
+    tensors = QUANTIZED[method] | {"norm": torch.zeros(32, dtype=torch.bfloat16), "bias": torch.zeros(7).bfloat16()}
+    save_file(tensors, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"quantization_config": {"quant_method": method}}))
+    checkpoint = find(str(tmp_path))
+    size = tensors["w"].nbytes
+    assert checkpoint.dtype == "bfloat16", "of the weights that are not quantised"
+    assert checkpoint.bytes(None, None, "cuda") == checkpoint.bytes("bfloat16", None, "cuda") == size + 2 * 40
+    assert checkpoint.bytes("float32", None, "cuda") == size + 4 * 40
+    is_dequantised = method in ("fp8", "mxfp4")  # on a CPU, by transformers
+    each = {"fp8": 64 * 32, "mxfp4": 2 * 64 * 16}.get(method, 0) * 4
+    assert checkpoint.bytes("float32", None, "cpu") == (each if is_dequantised else size) + 4 * 40
+
+
+def test_a_quantised_model_that_fits_is_not_refused(tmp_path, monkeypatch):
+    save_file({"w": torch.zeros(1000, 1000).to(torch.float8_e4m3fn)}, tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text("{}")
+    for free, words in (
+        (1_200_000, None),
+        (1_000_000, r"0 B weights in float32 and 0\.00\d* GiB of quantised weights"),
+    ):
+        monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device, *, is_spread, free=free: free)
+        why = why_too_large([(find(str(tmp_path)), None, None)], "cuda")
+        assert why is None if words is None else why is not None and re.search(words, why)
 
 
 def test_a_shipped_model_is_a_checkpoint_whose_identity_is_its_weights():
@@ -180,7 +218,7 @@ def test_a_shipped_model_is_a_checkpoint_whose_identity_is_its_weights():
 
     folder = str(embedded.path("llama-tiny", "draft"))
     checkpoint = find("embedded:llama-tiny/draft", folder)
-    assert checkpoint.parameters
+    assert checkpoint.weights.floating
     assert checkpoint.identity().startswith("sha256:")
     assert checkpoint.identity() == find("other", folder).identity()
 

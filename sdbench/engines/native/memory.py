@@ -9,8 +9,8 @@ from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from sdbench.lm.load import WIDTHS
 from sdbench.lm.memory import ModelShape, PeakBytes, peak_bytes
+from sdbench.lm.stored import WIDTHS
 from sdbench.types import needs_of
 
 if TYPE_CHECKING:

@@ -1,0 +1,87 @@
+"""The weights in the safetensors files of a checkpoint: how many, of which type, and their bytes in memory."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from pathlib import Path
+
+from sdbench.config import ConfigError
+from sdbench.lm.gguf import CODES
+
+WIDTHS = {name: width for name, (_, width) in CODES.items()}
+NAMES = {code: name for name, (code, _) in CODES.items()}
+# quant_method -> weights in a stored number, of checkpoints that transformers dequantises on a CPU
+DEQUANTISED_ON_CPU = {"fp8": 1, "mxfp4": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class StoredWeights:
+    """Weights by how they are loaded: floating ones are converted to a dtype, quantised ones stay as they are stored.
+
+    transformers dequantises FP8 and MXFP4 without a device that computes in them. That is counted on a CPU, not on an old GPU.
+    """
+
+    floating: int  # numbers of a floating type
+    dtype: str  # that of most of them
+    quantized_bytes: float = 0  # of all other numbers
+    dequantized: int = 0  # weights that those are on a CPU; 0: they stay quantised there
+
+    @property
+    def stored_bytes(self) -> float:
+        """The bytes of all numbers in their files."""
+        return self.floating * WIDTHS[self.dtype] + self.quantized_bytes
+
+    def bytes(self, dtype: str | None, device: str) -> float:
+        """Return their bytes in memory if the floating ones are loaded in a dtype (None: as they are stored)."""
+        width = WIDTHS[dtype or self.dtype]
+        is_dequantized = device == "cpu" and self.dequantized
+        return self.floating * width + (self.dequantized * width if is_dequantized else self.quantized_bytes)
+
+
+def stored_weights(counts: Mapping[str, int], folder: Path) -> StoredWeights:
+    """Return the weights of numbers by their type in safetensors, and of the configuration in a folder."""
+    floating = {name: counts[code] for code, name in NAMES.items() if code in counts}
+    others = {code: count for code, count in counts.items() if code not in NAMES}
+    most = max(floating, key=lambda name: floating[name], default="float32")
+    method = _quantization_method(folder) if others else None
+    size = sum(count * _width(code) for code, count in others.items())
+    return StoredWeights(sum(floating.values()), most, size, DEQUANTISED_ON_CPU.get(method, 0) * sum(others.values()))
+
+
+def count_weights(folder: Path) -> Counter[str] | None:
+    """Return the numbers by their type, from the headers of safetensors files; None unless all files are there."""
+    from safetensors import SafetensorError, safe_open
+
+    index = folder / "model.safetensors.index.json"
+    names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+    counts: Counter[str] = Counter()
+    for path in (folder / name for name in names):
+        if not path.is_file():
+            return None
+        try:
+            with safe_open(path, "np") as file:
+                for part in map(file.get_slice, file.keys()):
+                    counts[part.get_dtype()] += prod(part.get_shape())
+        except SafetensorError as error:
+            reason = str(error).rpartition(": ")[2]
+            raise ConfigError(f"{path} is damaged ({reason}): copy or download it again") from None
+    return counts
+
+
+def _width(code: str) -> float:
+    """Return the bytes of a number of a type in safetensors, such as F8_E4M3, I32 or BOOL."""
+    bits = re.search(r"\d+", code)
+    return int(bits[0]) / 8 if bits else 1
+
+
+def _quantization_method(folder: Path) -> str | None:
+    try:
+        config = json.loads((folder / "config.json").read_text())
+    except ValueError as error:
+        raise ConfigError(f"{folder / 'config.json'} is damaged ({error}): copy or download it again") from error
+    return (config.get("quantization_config") or {}).get("quant_method")
