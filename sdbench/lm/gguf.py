@@ -4,7 +4,7 @@ Configuration, tokenizer and stop ids are written when the file is first used, i
 time of change, so that no weight is read; the weights when they are first needed, into a folder named by the file's hash,
 dequantised into one dtype and written tensor by tensor, so that only one tensor is in memory.
 Names and layouts are transformers'. Not covered: files in several parts, and rope scaling, which transformers does not read from
-GGUF.
+GGUF; what else it does not read is set by lm/gguf_config.py.
 """
 
 from __future__ import annotations
@@ -29,13 +29,14 @@ from sdbench.errors import first_line
 from sdbench.files import replace_on_success
 from sdbench.hub import fetch
 from sdbench.lm.digests import GIB, digest_once, state_of
+from sdbench.lm.gguf_config import set_unread
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 LONG = 2**28  # bytes that take seconds to dequantise
-FORMAT = 1  # of the folders; after a change, or with another transformers, they are written again
+FORMAT = 2  # of the folders; after a change, or with another transformers, they are written again
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
 CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
@@ -58,6 +59,7 @@ class GGUFFile:
     kind: str
     parameters: int
     dtype: str  # that of the weights before quantisation
+    settings: str  # of the configuration that transformers does not read from the file
 
     @property
     def digest(self) -> str:
@@ -220,6 +222,8 @@ def _describe(id: str, path: Path, part: Path) -> None:
     parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
     embeddings = (tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
     config.vocab_size = next((int(tensor.shape[-1]) for tensor in embeddings), config.vocab_size)
+    base = _value(reader, f"{architecture}.rope.freq_base")
+    settings = set_unread(id, config, None if base is None else float(base))
     config.save_pretrained(part)
     special: dict[str, Any] = {"eos_token_id": stops if len(stops) > 1 else stops[0]}
     special |= {name: getattr(config, name, None) for name in ("bos_token_id", "pad_token_id")}
@@ -231,7 +235,7 @@ def _describe(id: str, path: Path, part: Path) -> None:
             sentence = f"the tokenizer inside {id} cannot be read ({first_line(error)}): convert the model again"
             raise ConfigError(sentence) from error
     kind = _kind(reader)
-    card = {"kind": kind, "parameters": parameters, "dtype": OWN_DTYPES.get(kind, "bfloat16")}
+    card = {"kind": kind, "parameters": parameters, "dtype": OWN_DTYPES.get(kind, "bfloat16"), "settings": settings}
     (part / CARD).write_text(json.dumps(card))
 
 

@@ -80,6 +80,8 @@ class PairInfo:
             numerics[f"{role}_quantization"] = self.metadata.quantization(role)
             if self.metadata.model.packed:  # only then, so that cells without it keep their keys
                 numerics[f"{role}_packed"] = True
+            if checkpoint.gguf is not None and checkpoint.gguf.settings:
+                numerics[f"{role}_settings"] = checkpoint.gguf.settings
         return numerics
 
     @property

@@ -9,7 +9,13 @@ import numpy as np
 import torch
 from gguf import GGMLQuantizationType as Kind
 
-ARCHITECTURES = {"llama": "llama", "qwen2": "qwen2", "gemma3_text": "gemma3"}
+ARCHITECTURES = {
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+    "starcoder2": "starcoder2",
+}
 FILE_TYPES = {
     "F32": gguf.LlamaFileType.ALL_F32,
     "F16": gguf.LlamaFileType.MOSTLY_F16,
@@ -21,15 +27,21 @@ FILE_TYPES = {
 
 def tiny(family: str, *, hidden: int = 64, layers: int = 6, vocab: int = 1024) -> Any:
     """A random model; gemma3 has its usual five windows and one full layer."""
-    from transformers import Gemma3TextConfig, LlamaConfig, Qwen2Config
+    from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, Qwen2Config, Starcoder2Config
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
     torch.manual_seed(0)
     kinds: dict[str, Any] = {"llama": LlamaConfig, "qwen2": Qwen2Config, "gemma3": Gemma3TextConfig}
+    kinds |= {"gemma2": Gemma2Config, "starcoder2": Starcoder2Config}
     sizes = {"hidden_size": hidden, "intermediate_size": 2 * hidden, "num_hidden_layers": layers, "vocab_size": vocab}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 256}
-    extra = {"head_dim": hidden // 4, "sliding_window": 8, "query_pre_attn_scalar": 256}  # no file holds the last
-    config = kinds[family](**sizes, **heads, **(extra if family == "gemma3" else {}), initializer_range=0.2)
+    windows = {"head_dim": hidden // 4, "sliding_window": 8}
+    extra: dict[str, Any] = {  # no file holds the scalar
+        "gemma2": {**windows, "query_pre_attn_scalar": hidden // 4 if layers == 46 else 256},
+        "gemma3": {**windows, "query_pre_attn_scalar": 256},
+        "starcoder2": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
+    }
+    config = kinds[family](**sizes, **heads, **extra.get(family, {}), initializer_range=0.2)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
@@ -39,9 +51,15 @@ def tiny(family: str, *, hidden: int = 64, layers: int = 6, vocab: int = 1024) -
 
 
 def write(
-    path: Path, model: Any, *, kind: str = "F16", tokenizer: Path | None = None, more: dict[str, str] | None = None
+    path: Path,
+    model: Any,
+    *,
+    kind: str = "F16",
+    tokenizer: Path | None = None,
+    more: dict[str, str] | None = None,
+    base: float | None = None,
 ) -> Path:
-    """Write a model, with the tokenizer of a folder; `more` is text under further keys."""
+    """Write a model, with the tokenizer of a folder; `more` is text under further keys, `base` another base of rotary positions."""
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -52,16 +70,19 @@ def write(
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if architecture == "starcoder2":
+        writer.add_layer_norm_eps(config.norm_epsilon)
+    else:
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     writer.add_vocab_size(config.vocab_size)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-    if architecture == "gemma3":
+    if architecture in ("gemma2", "gemma3"):
         writer.add_key_length(head_dim)
         writer.add_sliding_window(config.sliding_window)
-        writer.add_rope_freq_base(config.rope_parameters["full_attention"]["rope_theta"])
     else:
         writer.add_rope_dimension_count(head_dim)
-        writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    theta = config.rope_parameters.get("full_attention", config.rope_parameters)["rope_theta"]
+    writer.add_rope_freq_base(theta if base is None else base)
     writer.add_eos_token_id(2)
     for key, text in (more or {}).items():
         writer.add_string(key, text)
@@ -83,7 +104,7 @@ def _add_tensor(writer: gguf.GGUFWriter, name: str, x: np.ndarray, config: Any, 
     if config.model_type == "llama" and ("attn_q" in name or "attn_k" in name):  # llama.cpp rotates pairs, not halves
         heads = config.num_attention_heads if "attn_q" in name else config.num_key_value_heads
         x = x.reshape(heads, 2, x.shape[0] // heads // 2, *x.shape[1:]).swapaxes(1, 2).reshape(x.shape)
-    if config.model_type == "gemma3_text" and "norm" in name:
+    if config.model_type in ("gemma2", "gemma3_text") and "norm" in name:
         x = x + 1
     stored = Kind.F32 if x.ndim == 1 else Kind[kind]
     x = np.ascontiguousarray(x)

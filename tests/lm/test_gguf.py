@@ -5,6 +5,7 @@ import subprocess
 import sys
 import tracemalloc
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,11 +13,14 @@ import torch
 
 from sdbench import embedded
 from sdbench.cli import main
-from sdbench.config import ConfigError
+from sdbench.config import ConfigError, Model
 from sdbench.files import digest_of_file
 from sdbench.lm import gguf as room
 from sdbench.lm import gguf_tensors
+from sdbench.lm.gguf_config import set_unread
 from sdbench.lm.load import find, load_model, load_tokenizer
+from sdbench.prepare import pair as pairs
+from sdbench.prepare.pair_info import PairInfo
 
 gguf = pytest.importorskip("gguf")
 from gguf_files import tiny, write  # noqa: E402
@@ -127,7 +131,7 @@ def torn(whole: Path, part: float, path: Path) -> str:
 def test_a_torn_file_is_refused_by_its_name(whole_file, tmp_path, cache, part):
     with pytest.raises(ConfigError, match=r"torn\.gguf is damaged, or not a GGUF file"):
         find(torn(whole_file, part, tmp_path / "torn.gguf"))
-    assert not list(cache.glob("*-1-*")), "nothing of it stays"
+    assert not list(cache.glob("*-2-*")), "nothing of it stays"
 
 
 def unknown_architecture(whole: Path, path: Path) -> str:
@@ -255,6 +259,43 @@ def test_logits_are_those_of_transformers_own_load(family, kind, tmp_path):
     torch.testing.assert_close(logits, expected, rtol=0, atol=1e-5)
     if kind == "F16":  # rounded by 2^-11, and what llama.cpp's converter moves is moved back
         torch.testing.assert_close(logits, before, rtol=0, atol=0.02 * float(before.abs().max()))
+
+
+@pytest.mark.parametrize(
+    ("family", "layers", "setting"),
+    [
+        ("starcoder2", 2, "rope_theta=1000000.0"),
+        ("gemma2", 46, "query_pre_attn_scalar=8"),  # as of the 27B model, by its number of layers
+        ("gemma2", 2, ""),
+    ],
+)
+def test_what_transformers_does_not_read_is_set(family, layers, setting, tmp_path):
+    source = tiny(family, hidden=32, layers=layers, vocab=128)
+    checkpoint = find(str(write(tmp_path / "x.gguf", source, kind="F32")), tokenizer=str(TOKENIZER))
+    model = load_model(checkpoint, device="cpu", dtype="float32")
+    ids = torch.arange(20)[None] * 5 % 128
+    with torch.no_grad():
+        expected = source(input_ids=ids).logits
+        torch.testing.assert_close(
+            model(input_ids=ids).logits, expected, rtol=0, atol=1e-3 * float(expected.abs().max())
+        )
+    assert checkpoint.gguf.settings == setting
+    metadata = pairs.PairMetadata(Model("x", "x.gguf", None), {"target": checkpoint}, "cpu", "float32")
+    numerics = PairInfo.read(metadata).numerics
+    assert numerics.get("target_settings", "") == setting, "records say so, and other cells keep their keys"
+
+
+def test_a_base_of_rotary_positions_that_cannot_be_set_is_refused(tmp_path):
+    path = write(tmp_path / "x.gguf", tiny("llama", layers=1), tokenizer=TOKENIZER, base=5e5)
+    assert find(str(path)).gguf.settings == "", "transformers reads it"
+    config = SimpleNamespace(rope_parameters=None, model_type="x", num_hidden_layers=1)
+    with pytest.raises(ConfigError, match=r"x\.gguf has rotary positions of base 500000\.0, which transformers"):
+        set_unread("x.gguf", config, 5e5)
+    kinds = {"full_attention": {"rope_theta": 1e6}, "sliding_attention": {"rope_theta": 1e4}}
+    config = SimpleNamespace(rope_parameters=kinds, model_type="x", num_hidden_layers=1)
+    assert set_unread("x.gguf", config, 1e6) == ""
+    with pytest.raises(ConfigError, match="give the publisher's own repository"):
+        set_unread("x.gguf", config, 5e5)
 
 
 @pytest.mark.slow
