@@ -10,9 +10,8 @@ from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
 from sdbench.lm.capture import CapturedSteps
+from sdbench.lm.memory import ROOM
 from sdbench.lm.plan import current
-
-ROOM = 512  # slots are multiples of it and grow by half: few copies, few repeated captures
 
 
 @dataclass(frozen=True, slots=True)

@@ -53,12 +53,19 @@ def mode_of(capture: Mode | None, model: PreTrainedModel, *, is_packed: bool = F
             "rotary frequencies that do not depend on the length"  # the model reads them from the device in every call
         )
     if need is None:
-        on_cpu: Mode = "trace" if not is_packed and model.config.get_text_config().hidden_size < NARROW else "off"
-        default: dict[str, Mode] = {"cuda": "graphs", "cpu": on_cpu}
-        return capture or default.get(model.device.type, "off")
+        return capture or default_mode(model.config, model.device.type, is_packed=is_packed)
     if capture not in (None, "off"):
         warnings.warn(f"capture={capture} needs {need}: its steps run eagerly", stacklevel=4)
     return "off"
+
+
+def default_mode(config: Any, device: str, *, is_packed: bool = False) -> Mode:
+    """Return the mode of a model on one device of a kind, by its configuration, if none is requested."""
+    if device == "cuda" and frequencies_depend_on_length(config):
+        return "off"
+    is_narrow = config.get_text_config().hidden_size < NARROW
+    defaults: dict[str, Mode] = {"cuda": "graphs", "cpu": "trace" if is_narrow and not is_packed else "off"}
+    return defaults.get(device, "off")
 
 
 class CapturedSteps:

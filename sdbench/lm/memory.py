@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 CHUNK = 512  # prompt tokens of a prefill call
+ROOM = 512  # slots of a cache are multiples of it and grow by half: few copies, few repeated captures
 KNOWN_BYTES = 256 << 20  # keys and values that a model keeps for prompts with the same beginning
 CONTAINER = Path("/sys/fs/cgroup")  # where the limit of a container stands
 WORK = 6 << 18  # numbers that a rule processes at a time (verify/tokenwise.py, SLICE), with temporaries
@@ -19,14 +20,20 @@ class ModelShape:
     token: int  # bytes of the keys and values of one token in all layers
     vocab_size: int
     width: int  # bytes per number of its dtype
+    mode: str = "off"  # how its steps run (lm/capture.py)
 
     @classmethod
-    def of(cls, config: Any, weights: float, width: int) -> "ModelShape":
+    def of(cls, config: Any, weights: float, width: int, mode: str = "off") -> "ModelShape":
         """Return the shape of a transformers configuration."""
         config = config.get_text_config()
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
-        return cls(weights, 2 * config.num_hidden_layers * heads * head_dim * width, config.vocab_size, width)
+        return cls(weights, 2 * config.num_hidden_layers * heads * head_dim * width, config.vocab_size, width, mode)
+
+    def cache(self, num_rows: int, length: int) -> int:
+        """Return the bytes of a cache of rows of at most `length` tokens: with captured steps of a multiple of ROOM."""
+        slots = length if self.mode == "off" else -(-length // ROOM) * ROOM
+        return num_rows * (slots + 1) * self.token
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +60,6 @@ def peak_bytes(
     top_p: float | None = None,
     sorted_ids: int | None = None,
     keeps_logits: bool = False,
-    is_captured: bool = False,
     keeps_prompts: bool = False,
     cache_share: float = 0.0,
 ) -> PeakBytes:
@@ -61,12 +67,14 @@ def peak_bytes(
 
     draft None: a drafter without a model; num_draft 0: the target alone. sorted_ids: how many of the largest logits top_p sorts
     (None: all), which suffices unless a distribution is flat (probs.cut_tail). keeps_logits: a rule reads un-tempered logits ("raw"
-    in its needs, or "raw_if_greedy" at temperature 0). is_captured: steps are replayed as CUDA graphs, whose memory is not
-    shared. keeps_prompts: prompts are kept for others with the same beginning, as in a run. cache_share: what the drafter keeps
-    itself, as a share of the target's keys and values. Activations are not included: about 0.1 GiB for an 8B model.
+    in its needs, or "raw_if_greedy" at temperature 0). keeps_prompts: prompts are kept for others with the same beginning, as in a
+    run. cache_share: what the drafter keeps itself, as a share of the target's keys and values. Not included are activations, about
+    0.1 GiB for an 8B model, and what CUDA graphs of further KV lengths and numbers of rows keep: a round's distributions each.
     """
     tokens = [target.token, 0 if draft is None else draft.token, target.token * cache_share]
-    slots = num_rows * (length + num_draft + 2) + max(CHUNK, length)
+    models = [model for model in (target, draft) if model is not None]
+    caches = sum(model.cache(num_rows, length + num_draft + 1) for model in models)
+    caches += target.cache(num_rows, length + num_draft + 1) * cache_share + sum(tokens) * max(CHUNK, length)
     wide = max(4, target.width)  # laws are float32, or float64 if the model is
     is_sampled = temperature > 0
     kept = wide * (is_sampled + keeps_logits)  # bytes per slot and id, from the draft to the verdict
@@ -85,12 +93,12 @@ def peak_bytes(
     drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + warped)
     judging = held + judged + (wide * WORK if kept else 0)
     # A graph keeps its temporaries, and its results are copied.
-    laws = drafting + scoring + judging if is_captured else max(drafting, held + scoring, judging)
+    laws = drafting + scoring + judging if target.mode == "graphs" else max(drafting, held + scoring, judging)
     # A prompt longer than that is kept, too, until the next one.
     known = keeps_prompts * sum(max(token * length, min(KNOWN_BYTES, token * num_rows * length)) for token in tokens)
     return PeakBytes(
         target.weights + (0 if draft is None else draft.weights),
-        sum(tokens) * slots + known,
+        caches + known,
         laws,
     )
 

@@ -11,13 +11,13 @@ from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedModel
 
 from sdbench.lm.attention import NAME
-from sdbench.lm.cache import ROOM, Prefix, RaggedCache
+from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.hook import ModelHook, no_model_hook, with_hook
 from sdbench.lm.known import KnownPrefixes
 from sdbench.lm.layers import bypass, decoder_layers, last_states, low_and_middle, output_of
-from sdbench.lm.memory import CHUNK
+from sdbench.lm.memory import CHUNK, ROOM
 from sdbench.lm.packed import PackedLayers, PackedWeights
 from sdbench.lm.plan import CURRENT, Plan
 from sdbench.lm.probe import probe

@@ -22,14 +22,20 @@ def pair_of(vocab_size: int) -> Any:
 
 
 def run_of(num_draft: int = 5, temperature: float = 1.0, drafters: tuple[Component, ...] = ()) -> Any:
-    return SimpleNamespace(num_draft=(2, num_draft), temperature=temperature, top_p=None, drafters=drafters)
+    return SimpleNamespace(
+        num_draft=(2, num_draft),
+        temperature=temperature,
+        top_p=None,
+        drafters=drafters,
+        model=SimpleNamespace(packed=None),
+    )
 
 
 @pytest.mark.parametrize("free_gib", [0.001, 0.05, 1, 4, 100])
 def test_caches_and_distributions_of_all_rows_fit_on_a_cpu(free_gib, monkeypatch):
     free, pair = int(free_gib * 2**30), pair_of(150_000)
     monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: free)
-    rows, shape = rows_that_fit(run_of(), pair, 500), ModelShape.of(pair.target.config, 0, 4)
+    rows, shape = rows_that_fit(run_of(), pair, 500), ModelShape.of(pair.target.config, 0, 4, "trace")
 
     def room(count: int) -> float:
         given: Any = {"length": 500, "num_draft": 5, "temperature": 1.0, "keeps_logits": True}
@@ -45,6 +51,18 @@ def test_a_small_vocabulary_leaves_room_for_more_rows(monkeypatch):
     assert rows_that_fit(run_of(), pair_of(150_000), 500) < rows_that_fit(run_of(), pair_of(1000), 500) == ROWS_ON_CPU
     assert rows_that_fit(run_of(10), pair_of(150_000), 500) < rows_that_fit(run_of(2), pair_of(150_000), 500)
     assert rows_that_fit(run_of(), pair_of(1000), 100_000) < ROWS_ON_CPU
+
+
+def test_slots_of_captured_steps_are_counted(monkeypatch):
+    """On a CUDA device, and for narrow models on a CPU, a cache has a multiple of 512 slots."""
+    monkeypatch.setattr("sdbench.lm.load.free_bytes", lambda device: 2**27)
+    rows = [rows_that_fit(run_of(), pair_of(100), length) for length in (520, 1000, 1030)]
+    assert rows[0] == rows[1] > rows[2]
+    device, run, pair = torch.device("cuda"), run_of(), pair_of(150_000)
+    pair.target.device = device
+    on_gpu = rows_that_fit(run, pair, 506)
+    monkeypatch.setattr("sdbench.lm.capture.default_mode", lambda *_, **__: "off")
+    assert on_gpu < rows_that_fit(run, pair, 506), "graphs keep their distributions"
 
 
 def test_a_cache_of_the_drafters_is_counted(monkeypatch):

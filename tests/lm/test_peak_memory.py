@@ -1,5 +1,6 @@
 """The peak of a run's memory, worked out from shapes: measured on small models, and by arithmetic on large ones."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -72,6 +73,26 @@ def test_the_peak_is_within_15_per_cent(temperature, top_p, rule, scale, dtype):
         keeps_logits=temperature == 0 and not isinstance(rule, Exact),
         **warp,
     )
+    peak = measured_peak(call)
+    assert peak + need.weights == pytest.approx(need.total, rel=0.15)
+
+
+@pytest.mark.parametrize("mode", ["trace", "graphs"])
+@pytest.mark.parametrize("temperature", [0, 1])
+def test_the_peak_of_captured_steps_is_within_15_per_cent(mode, temperature):
+    """Their caches have a multiple of 512 slots, and graphs keep what they return."""
+    options = {"vocab": VOCAB // 4, "num_key_value_heads": 4, "head_dim": 64}
+    target, draft = (tiny("qwen3", seed=seed, layers=3, **options).float().requires_grad_(False) for seed in (0, 1))
+    generator = torch.Generator().manual_seed(0)
+    prompts = torch.randint(5, VOCAB // 4, (ROWS, PROMPT), generator=generator).tolist()
+
+    def call() -> None:
+        more = {"max_new_tokens": NEW, "stop_ids": (), "batch_size": ROWS, "num_draft": K, "temperature": temperature}
+        sdbench.generate(target, draft, prompts, [Exact()], capture=mode, **more)
+
+    shapes = [replace(shape_of(model), mode=mode) for model in (target, draft)]
+    options = {"num_rows": ROWS, "length": PROMPT + NEW, "num_draft": K, "temperature": temperature}
+    need = peak_bytes(*shapes, **options)
     peak = measured_peak(call)
     assert peak + need.weights == pytest.approx(need.total, rel=0.15)
 

@@ -15,6 +15,8 @@ from sdbench.plan import Work, WorkItem
 from sdbench.prepare.progress import warn
 
 if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
     from sdbench.engine import Engine, Options
     from sdbench.engine.loop import Claim, Watch
     from sdbench.engines.job import Job
@@ -195,6 +197,7 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
 def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
     """Return a batch size for which keys, values and distributions fit into free memory; the engine halves it if necessary."""
     from sdbench.draft import cache_share
+    from sdbench.lm.capture import mode_of
     from sdbench.lm.load import free_bytes
     from sdbench.lm.memory import ModelShape, peak_bytes
 
@@ -202,11 +205,12 @@ def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
     most, free = ROWS_ON_CPU if device.type == "cpu" else MOST_ROWS, free_bytes(str(device))
     if free is None:
         return most
-    target, draft = (
-        None if model is None else ModelShape.of(model.config, 0, model.dtype.itemsize)
-        for model in (pair.target, pair.draft)
-    )
-    assert target is not None
+
+    def shape_of(model: PreTrainedModel) -> ModelShape:
+        mode = mode_of(None, model, is_packed=bool(run.model.packed))
+        return ModelShape.of(model.config, 0, model.dtype.itemsize, mode)
+
+    target, draft = shape_of(pair.target), None if pair.draft is None else shape_of(pair.draft)
     shape: Any = {"length": length, "num_draft": num_draft, "temperature": run.temperature, "top_p": run.top_p}
     shape["cache_share"] = cache_share(run.drafters, pair.target.config.get_text_config())
     least, next_more = (peak_bytes(target, draft, num_rows=rows, keeps_logits=True, **shape) for rows in (1, 2))

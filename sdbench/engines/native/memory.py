@@ -66,14 +66,17 @@ class MemoryGuard:
 
 
 def peak_of(job: Job, num_rows: int) -> PeakBytes:
-    """Return the peak memory of a job's largest batch, from the shapes of its models."""
+    """Return the peak memory of a job's largest batch, from the shapes of its models, each as on one device."""
     from sdbench.draft import cache_share
+    from sdbench.lm.capture import default_mode
 
     run, metadata = job.run, job.pair_info.metadata
     shapes: dict[str, ModelShape] = {}
     for role in metadata.checkpoints:
         width = WIDTHS[str(job.pair_info.numerics[f"{role}_dtype"]).removeprefix("torch.")]
-        shapes[role] = ModelShape.of(job.pair_info.configs[role], metadata.bytes_of(role), width)
+        config, kind = job.pair_info.configs[role], metadata.device.partition(":")[0]
+        mode = default_mode(config, kind, is_packed=bool(run.model.packed))
+        shapes[role] = ModelShape.of(config, metadata.bytes_of(role), width, mode)
     needs = {name for point in job.planned for name in needs_of(point.rule)}
     return peak_bytes(
         shapes["target"],
