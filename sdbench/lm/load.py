@@ -129,7 +129,8 @@ def find(
                 raise FileNotFoundError(f"the weights of {id} are not all in the cache")
         elif counts is None:
             with suppress(NotASafetensorsRepoError):
-                counts = get_safetensors_metadata(id, revision=here.name).parameter_count
+                numbers = get_safetensors_metadata(id, revision=here.name).parameter_count
+                counts = {str(kind): count for kind, count in numbers.items()}
         return Checkpoint(id, here, here.name, None if counts is None else stored_weights(counts, here))
 
     return fetch(metadata, id, revision=revision)

@@ -50,7 +50,9 @@ def stored_weights(counts: Mapping[str, int], folder: Path) -> StoredWeights:
     most = max(floating, key=lambda name: floating[name], default="float32")
     method = _quantization_method(folder) if others else None
     size = sum(count * _width(code) for code, count in others.items())
-    return StoredWeights(sum(floating.values()), most, size, DEQUANTISED_ON_CPU.get(method, 0) * sum(others.values()))
+    return StoredWeights(
+        sum(floating.values()), most, size, DEQUANTISED_ON_CPU.get(method or "", 0) * sum(others.values())
+    )
 
 
 def count_weights(folder: Path) -> Counter[str] | None:
