@@ -168,9 +168,9 @@ def test_no_process_of_a_run_is_left(greedy):
     assert gone(list(SEEN))
 
 
-@pytest.fixture(scope="module")
-def plugin_words(tmp_path_factory):
-    """The words of a run against one server that has the plug-in."""
+@contextmanager
+def plugged(folder: Path, **speculative: object) -> Iterator[str]:
+    """The address of a server with the plug-in of this source tree."""
     port = port_of("127.0.0.1", None)
     args = {
         "model": embedded.path("llama-tiny", "target"),
@@ -179,22 +179,31 @@ def plugin_words(tmp_path_factory):
         "enforce_eager": True,
         "dtype": "float32",
         "per_request_spec_decode_metrics": "detailed",
+        "enable_per_request_metrics": True,
     }
     speculative = {
         "method": "draft_model",
         "model": str(embedded.path("llama-tiny", "draft")),
         "num_speculative_tokens": 5,
         "draft_sample_method": "probabilistic",
+        **speculative,
     }
     words = words_of(str(PYTHON), "vllm.entrypoints.openai.api_server", args, speculative)
-    url, log = f"http://127.0.0.1:{port}", tmp_path_factory.mktemp("plugin") / "log"
-    env = {**CPU, **PLUGIN_ENV, "OMP_NUM_THREADS": "1"}
-    server = Server.start(words, url, log, env=env, grace_s=20)
+    url, path = f"http://127.0.0.1:{port}", f"{ROOT / 'plugins' / 'vllm'}:{ROOT}"
+    env = {**CPU, **PLUGIN_ENV, "OMP_NUM_THREADS": "1", "PYTHONPATH": path}
+    server = Server.start(words, url, folder / "log", env=env, grace_s=20)
     try:
         server.wait_until_ready("/health", 900)
-        yield ["engine=http", "engine.plugin=true", f"engine.url={url}"]
+        yield url
     finally:
         server.close()
+
+
+@pytest.fixture(scope="module")
+def plugin_words(tmp_path_factory):
+    """The words of a run against one server that has the plug-in."""
+    with plugged(tmp_path_factory.mktemp("plugin")) as url:
+        yield ["engine=http", "engine.plugin=true", f"engine.url={url}"]
 
 
 @pytest.mark.parametrize("temperature", [0, 1])
@@ -297,22 +306,55 @@ def test_rules_that_read_un_tempered_laws_accept_as_in_the_native_engine(tempera
     assert (rates[0] - rates[1]).abs().max() < 0.06, "n = 20: six points"
 
 
-def answer_of(url: str, number: int, extra: Mapping[str, str] | None, *, is_greedy: bool) -> tuple[int, str]:
-    """Status and body of a request of eight tokens; a server that does not answer raises."""
-    body = {
-        "model": str(embedded.path("llama-tiny", "target")),
-        "prompt": f"Tom has {number % 17} apples and buys {number % 5} more.",
-        "max_tokens": 8,
-        "temperature": 0.0 if is_greedy else 1.0,
-        "seed": number,
-    }
-    data = json.dumps(body | ({"vllm_xargs": extra} if extra else {})).encode()
+def post(url: str, body: Mapping[str, object]) -> tuple[int, str]:
+    """Status and body of a request for a text; a server that does not answer raises."""
+    data = json.dumps({"model": str(embedded.path("llama-tiny", "target")), **body}).encode()
     request = Request(f"{url}/v1/completions", data, {"Content-Type": "application/json"})
     try:
         with urlopen(request, timeout=300) as answer:
             return answer.status, answer.read().decode()
     except HTTPError as error:
         return error.code, error.read().decode()
+
+
+def answer_of(url: str, number: int, extra: Mapping[str, str] | None, *, is_greedy: bool) -> tuple[int, str]:
+    """Status and body of a request of eight tokens."""
+    body = {
+        "prompt": f"Tom has {number % 17} apples and buys {number % 5} more.",
+        "max_tokens": 8,
+        "temperature": 0.0 if is_greedy else 1.0,
+        "seed": number,
+    }
+    return post(url, body | ({"vllm_xargs": extra} if extra else {}))
+
+
+SHORT = 64  # tokens of the drafter's context
+
+
+def test_beyond_the_drafters_context_there_are_no_drafts_and_stop_strings_cost_no_counts(tmp_path):
+    """There vLLM drafts token 0, which w = 0 kept to the end of the text; and it sends no counts of a text with a stop string."""
+    extra = {"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": json.dumps({"w": 0.0, "greedy": "mixture"})}
+    body = {"prompt": list(range(20, 50)), "max_tokens": 100, "temperature": 0.0, "return_token_ids": True}
+    body |= {"ignore_eos": True, "vllm_xargs": extra}
+
+    def answer(**more: object) -> tuple[list[int], dict[str, list[int]]]:
+        status, page = post(url, body | more)
+        assert status == 200, page
+        tree = json.loads(page)
+        return tree["choices"][0]["token_ids"], tree["metrics"]["speculative_decoding"]
+
+    with plugged(tmp_path, max_model_len=SHORT) as url:
+        ids, counts = answer()
+        assert len(ids) == 100
+        assert ids.count(0) < 5
+        drafted = counts["per_step_drafted"]
+        assert counts["per_step_accepted"] == drafted, "w = 0 keeps every draft"
+        assert SHORT - 30 - 12 <= sum(drafted) + len(drafted) <= SHORT - 30, "those of its first tokens"
+        _, page = post(url, body)
+        text = json.loads(page)["choices"][0]["text"]
+        ids, counts = answer(stop=[text[len(text) // 3 :][:3]])
+        assert len(ids) < 100, "it ended at the string"
+        assert sum(counts["per_step_drafted"]) > 0
 
 
 def refusal(extra: Mapping[str, str], temperature: float) -> str | None:
