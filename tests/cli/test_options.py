@@ -155,7 +155,7 @@ def test_packed_weights_count_twice_and_need_a_cpu(tmp_path, capsys, monkeypatch
 
     assert metadata(True).num_bytes == 2 * metadata(None).num_bytes == 2 * metadata(False).num_bytes
     assert "model.packed must be true or false, got 2" in refused([*tiny(tmp_path), "model.packed=2"], capsys)
-    monkeypatch.setattr(pairs, "device_of", str)
+    monkeypatch.setattr(pairs, "device_of", lambda device, **_: device)
     with pytest.raises(ConfigError, match=r"model\.packed=true is for models on a CPU, and device=cuda was chosen"):
         metadata(True, "cuda")
 
