@@ -151,10 +151,8 @@ def test_agreement_is_measured_on_rows_beyond_those_that_are_trained_on(kind, mo
     assert (course["rows"], course["held_out"]) == (8, 32)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("kind", "more"), [("draft", ()), pytest.param("pruned", ("keep_layers=3",), marks=pytest.mark.long)]
-)
+@pytest.mark.long  # test_ensemble.py kills a training in the slow set
+@pytest.mark.parametrize(("kind", "more"), [("draft", ()), ("pruned", ("keep_layers=3",))])
 def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(tmp_path, kind, more):
     words = [*WORDS, *more]
     finished(kind, *words, f"out={tmp_path / 'whole'}")

@@ -127,7 +127,7 @@ def test_a_gate_of_a_drafter_without_a_draft_model_names_the_target_alone(tmp_pa
     assert card["drafter"] == "sdbench.draft.lookup.PromptLookup"
 
 
-@pytest.mark.slow
+@pytest.mark.long  # test_ensemble.py kills a training in the slow set
 def test_a_killed_training_ends_in_the_same_gate(tmp_path):
     words = ("prompts=60", "max_new_tokens=32")
     finished("gate", *words, f"out={tmp_path / 'whole'}")
