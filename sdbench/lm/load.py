@@ -191,7 +191,7 @@ def why_too_large(
     parts = [checkpoint.description(dtype, quantization) for checkpoint, dtype, quantization in wanted]
     return (
         f"{' and '.join(parts)} need about {need / 2**30:.1f} GiB and {device} has {free / 2**30:.1f} GiB free: use "
-        "dtype=bfloat16, model.quantization=bnb-nf4, model.device_map=auto over more GPUs, a smaller pair, or model=llama-tiny"
+        "dtype=bfloat16, model.quantization=bnb-nf4, a smaller pair, or model=llama-tiny"
     )
 
 

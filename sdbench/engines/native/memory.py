@@ -37,7 +37,7 @@ def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) ->
     had = "" if free is None else f" of {free / 2**30:.1f} GiB that were free on {metadata.device}"
     return (
         f"out of memory while loading {names}: {how_much}{had}, for {need / 2**30:.2f} GiB of weights; use dtype=bfloat16, "
-        "model.quantization=bnb-nf4, model.device_map=auto over more GPUs, or a smaller pair"
+        "model.quantization=bnb-nf4, or a smaller pair"
     )
 
 
