@@ -149,6 +149,7 @@ def compare(name, options):
         own_scores = task.score_all(zip(own_examples, answers, strict=True))
         own = {
             "prompts": [[a.prompt.text, b.prompt.text] for a, b in zip(own_examples, examples, strict=True)],
+            "stops": [list(task.stop), list(ours.stop)],
             "scores": [
                 [a.values[mine] / task.metric_of(mine).bounds[1], b.values[theirs]]
                 for a, b in zip(own_scores, scores, strict=True)

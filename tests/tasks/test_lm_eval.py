@@ -334,6 +334,7 @@ def test_our_tasks_agree_under_protocol_lm_eval(compared):
     assert all(own["scores"] for own in agreeing.values())
     for name, own in agreeing.items():
         assert all(ours == theirs for ours, theirs in own["prompts"]), name
+        assert sorted(own["stops"][0]) == sorted(own["stops"][1]), name
         for ours, theirs in own["scores"]:
             assert ours == pytest.approx(theirs, abs=1e-9), name
 
