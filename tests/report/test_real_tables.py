@@ -330,6 +330,12 @@ def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
         ("mbpp-packed", "generate", None, 0, "speedup_end_to_end", ".86 [.79, .95]"),
         ("mbpp-packed", "assisted", None, 5, "sooner", ".87 times as soon as a lossless one [.73, 1.03]"),
         ("humaneval-packed", "typical", 0.05, 5, "speedup_over_lossless", "1.18 [1.10, 1.27]"),
+        ("xsum-packed", "lossless", None, 5, "speedup_end_to_end", "1.13 [1.02, 1.26]"),
+        ("xsum-packed", "ensemble", 0.5, 5, "speedup_end_to_end", "1.26 [1.15, 1.38]"),
+        ("xsum-packed", "typical", 0.05, 5, "speedup_end_to_end", "1.46 [1.37, 1.56]"),
+        ("xsum-packed", "assisted", None, 5, "speedup_end_to_end", ".96 [.86, 1.07]"),
+        ("xsum-packed", "generate", None, 0, "speedup_end_to_end", ".86 [.84, .89]"),
+        ("xsum-packed", "assisted", None, 5, "sooner", ".85 times as soon as a lossless one [.81, .89]"),
         ("wmt-float32", "generate", None, 0, "speedup", ".93 [.88, .98]"),
         ("wmt-float32", "assisted", None, 5, "speedup", ".40 [.36, .44]"),
         ("wmt-float32", "lossless", None, 5, "speedup", ".63 [.55, .73]"),
@@ -401,9 +407,8 @@ def test_speed_ups_at_batch_1_are_what_the_readme_says(task, verifier, value, nu
 def test_lossless_answers_come_sooner_than_assisted_ones_on_all_tasks_with_packed_weights():
     folders = sorted(COMMITTED.glob("*-packed"))
     sentence = real_readme.pooled_over_assisted(folders)
-    value, low, _ = (float(number) for number in re.findall(r"\d+\.\d+", sentence)[:3])
-    assert low > 1
-    assert value >= 1.05
+    value, low = (float(number) for number in re.findall(r"\d+\.\d+", sentence)[:2])
+    assert low >= 1.05
     assert f"{value:.2f} times as fast [{low:.2f}, " in prose()
 
 
