@@ -4,7 +4,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-OF_SETTINGS = ("rule", "model", "speculative")  # of one comparison may differ: rule, name of the model, how it drafts
+# Of one comparison may differ: rule, name of the model, how the server drafts, and vLLM's runner, which verifier=block needs.
+OF_SETTINGS = ("rule", "model", "speculative", "runner")
 
 
 def server_of(cell: Mapping[Any, Any]) -> dict[str, Any]:

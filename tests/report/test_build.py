@@ -158,10 +158,12 @@ def test_each_configuration_of_a_server_is_a_sweep(first, second, titles, suffix
     """A setting was compared with lossless of another server."""
     home, shape = tmp_path / "served", Shape(64)
     plain = sweep("llama-tiny", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=0.0)
+    plain.append(replace(next(cell for cell in plain if cell.verifier == "lossless"), verifier="block"))
 
     def served(cell, engine):
-        is_pair = cell.verifier in ("lossless", "ensemble")
+        is_pair = cell.verifier in ("lossless", "ensemble", "block")
         more = {"rule": cell.verifier, "speculative": {"p_min": 0.5} if is_pair else None}
+        more |= {"runner": "V2"} if cell.verifier == "block" else {}  # as `decides` of engine=vllm says
         return replace(cell, content={**cell.content, "engine": {**engine, **more}})
 
     cells = [served(cell, engine) for engine in (first, second) for cell in plain]
@@ -174,9 +176,8 @@ def test_each_configuration_of_a_server_is_a_sweep(first, second, titles, suffix
     assert sorted(each.suffix for each in sweeps) == [f"llama-tiny-gsm8k-tiny{end}" for end in suffixes]
     for each, engine in zip(sorted(sweeps, key=lambda each: each.title), (first, second), strict=True):
         assert {content["engine"]["name"] for content in each.cells["content"]} == {engine["name"]}
-        assert set(each.cells["verifier"]) == {"target", "draft", "lossless", "ensemble"}
-        (equal,) = each.equal_texts
-        assert equal.num == 4, "texts of the same server's target"
+        assert set(each.cells["verifier"]) == {"target", "draft", "lossless", "ensemble", "block"}
+        assert {equal.num for equal in each.equal_texts} == {4}, "texts of the same server's target"
 
 
 def test_a_sweep_of_the_native_engine_has_no_server_in_its_key():
