@@ -52,7 +52,9 @@ def _side(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
     checkpoint, content = cell.get(f"checkpoint_{role}"), cell["content"] or {}
     if not isinstance(checkpoint, str):
         return None
-    return [checkpoint, *(content.get(f"{role}_{name}") for name in NUMERICS)]
+    # Settings that were set beside a GGUF file: only where there are some, so that other sweeps keep their names.
+    settings = [content[f"{role}_settings"]] if content.get(f"{role}_settings") else []
+    return [checkpoint, *(content.get(f"{role}_{name}") for name in NUMERICS), *settings]
 
 
 def settings_of(cell: Mapping[Any, Any]) -> dict[str, Any]:

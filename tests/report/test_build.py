@@ -196,6 +196,17 @@ def test_a_sweep_of_the_native_engine_has_no_server_in_its_key():
     ]
 
 
+def test_cells_of_a_gguf_file_whose_settings_were_not_set_are_another_sweep():
+    """Such cells are of before the base of rotary positions was set: their baselines are of another model."""
+    old = sweep("llama-tiny", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=1.0)
+    new = [replace(each, content={**each.content, "target_settings": "rope_theta=1000000.0"}) for each in old]
+    cells = frame_of_cells([*old, *new])
+    sweeps = sweep_of(cells)
+    assert sweeps.nunique() == 2
+    is_new = cells["content"].map(lambda content: "target_settings" in content)
+    assert sweeps[is_new].nunique() == sweeps[~is_new].nunique() == 1
+
+
 @pytest.mark.parametrize(("setting", "value"), [("seed", 7), ("max_new_tokens", 9)])
 def test_figures_of_sweeps_that_differ_in_a_setting_are_named_with_it(setting, value, tmp_path):
     home, shape = write_synthetic(tmp_path / "two", n=4, ws=(0.5,), timing_examples=0), Shape(64)
