@@ -627,9 +627,24 @@ def test_bounds_of_goodput_are_those_of_the_last_run_whose_requests_arrived_at_a
         with Store.open(tmp_path, config={"timing": timing}):
             pass
     results = sdbench.read(tmp_path)
-    assert results.open_config["timing"] == bounds[1]
+    assert results.open_config_of([])["timing"] == bounds[1], "runs that name no cells"
     empty = results.cells
     assert Sweep(results, "", "", "m", "t", 0.0, empty, empty).slo == {"ttft": 0.5}
+
+
+def test_bounds_of_goodput_are_those_of_the_last_run_of_the_same_sweep(tmp_path: Path):
+    """A sweep at another temperature came after it, and its bounds counted for both. Other bounds alone write no records."""
+    points = [cell("a", "gsm8k-tiny", "ensemble", w=0.3, temperature=temperature) for temperature in (0.0, 1.0)]
+    for number, seconds in ((0, 3), (0, 1), (1, 2)):
+        timing = {"rate": [2.0], "slo": {"ttft": seconds}}
+        planned = {"cells": [points[number].key], "examples": 1, "samples": 1}
+        with Store.open(tmp_path, config={"timing": timing}, provenance={"planned": planned}) as store:
+            if seconds > 1:
+                store.add_cells([points[number]])
+                store.append_generations([Shape().decode(points[number], "0")])
+    results = sdbench.read(tmp_path)
+    sweeps = sweeps_of([results], [summarise(results)])
+    assert [sweep.slo for sweep in sweeps] == [{"ttft": 1}, {"ttft": 2}]
 
 
 def test_pooled_counts_from_before_force_are_left_out_once_a_text_is_new(tmp_path: Path):

@@ -48,7 +48,6 @@ def pool_seeds(folders: Sequence[Results]) -> Results | None:
         f"seeds {', '.join(str(seed) for seed in sorted(set(seeds[chosen].dropna())))} pooled",
         config=folders[-1].config,
         configs=dict(sorted(run for folder in folders for run in folder.configs.items())),
-        open_config=folders[-1].open_config,
         cells=cells[chosen & (cells["cell"] == first)],
         calls=together("calls"),
         **{name: pool(name) for name in ("generations", "ids", "timings", "runs_of_cells")},

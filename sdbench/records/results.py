@@ -102,12 +102,14 @@ class Results:
         configs = [config for run, config in reversed(self.configs.items()) if run in runs or not runs] or [{}]
         return next((config for config in configs if isinstance(config.get("timing"), dict)), configs[0])
 
-    @cached_property
-    def open_config(self) -> dict[str, Any]:
-        """The resolved configuration of the last run whose requests arrived at a rate; {} if there is none."""
-        timed = ((config, config.get("timing")) for config in reversed(self.configs.values()))
-        arriving = (config for config, timing in timed if isinstance(timing, dict) and any(map(timing.get, ARRIVALS)))
-        return next(arriving, {})
+    def open_config_of(self, cells: Sequence[str]) -> dict[str, Any]:
+        """The configuration of the last run that planned any of these cells and whose requests arrived at a rate, or {}."""
+        planned = {run: (facts.get("planned") or {}).get("cells", cells) for run, facts in self.provenance.items()}
+        runs = [
+            run for run, keys in planned.items() if keys is cells or not set(keys).isdisjoint(cells)
+        ]  # or names no cells
+        timed = ((self.configs[run], self.configs[run].get("timing")) for run in reversed(runs))
+        return next((c for c, timing in timed if isinstance(timing, dict) and any(map(timing.get, ARRIVALS))), {})
 
     @cached_property
     def cells(self) -> pd.DataFrame:

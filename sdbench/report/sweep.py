@@ -144,8 +144,11 @@ class Sweep:
 
     @property
     def slo(self) -> Mapping[str, float]:
-        """Seconds within which a request is good, by name, from the last run whose requests arrived at a rate."""
-        return dict((self.results.open_config.get("timing") or {}).get("slo") or {})
+        """Seconds within which a request is good, by name, from the last run that planned any of these cells and whose requests
+        arrived at a rate. Such a run may have measured nothing: bounds are no part of a measurement.
+        """
+        config = self.results.open_config_of(list(self.cells.index))
+        return dict((config.get("timing") or {}).get("slo") or {})
 
     @cached_property
     def open_load(self) -> pd.DataFrame:
