@@ -13,7 +13,7 @@ from sdbench.prepare.cells import points
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.prompts import Prompts
 from sdbench.prepare.refuse import refuse
-from sdbench.prepare.rules import build_parts
+from sdbench.prepare.rules import build_parts, refuse_folder_of_run
 from sdbench.prepare.task import build_task
 from sdbench.prepare.trained import with_trained
 
@@ -25,15 +25,20 @@ if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
 
 
-def prepare(run: Run, words: Sequence[str], *, may_hash: bool = True, is_read: bool = True) -> Job:
+def prepare(
+    run: Run, words: Sequence[str], *, may_hash: bool = True, is_read: bool = True, is_recorded: bool = True
+) -> Job:
     """Resolve, identify, build and check a run; everything that can be refused before weights are read is refused here.
 
     `may_hash`: large local files may be read to hash them. Without it the keys of cells differ from those of a run, unless the
     files were hashed before. `is_read`: the weights will be read, so that their memory and device must be here.
+    `is_recorded`: texts will be written to the folder of the run; those of a training are not.
     """
     run = with_trained(run)
     engine = kind_of(run)
     pair_info = PairInfo.read(engine.find(run, is_read=is_read), may_hash=may_hash)
+    if is_recorded:
+        refuse_folder_of_run(run)
     parts = build_parts(run, pair_info.ids_of)
     task = build_task(run)
     refuse(run, pair_info, parts, task)

@@ -14,8 +14,6 @@ from sdbench.prepare.versions import files_of, paths_of
 from sdbench.types import DRAFTER_NEEDS, NEEDS, needs_of
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sdbench.types import Verifier
 
 
@@ -71,8 +69,6 @@ def build_parts(run: Run, ids_of: Callable[[str], Sequence[int]] | None = None) 
 
     `ids_of` encodes the texts with which some rules mark a span; without it they stay texts.
     """
-    for drafter in run.drafters:
-        _refuse_folder_of_run(drafter, run.folder)
     drafters = tuple(map(_drafter_class, run.drafters))
     return Parts(tuple(BuiltSweep(sweep, rules_of(sweep, ids_of)) for sweep in run.verifiers), drafters)
 
@@ -105,10 +101,11 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
         raise ConfigError(f"verifier {target} cannot be built: {first_line(error)}") from None
 
 
-def _refuse_folder_of_run(drafter: Component, folder: Path) -> None:
+def refuse_folder_of_run(run: Run) -> None:
     """Raise if a drafter reads the texts that the run writes: the keys of its cells would change with each text."""
-    for name, path in paths_of(drafter.free):
-        if path.resolve() == folder.resolve():
+    options = [(drafter, *option) for drafter in run.drafters for option in paths_of(drafter.free)]
+    for drafter, name, path in options:
+        if path.resolve() == run.folder.resolve():
             raise ConfigError(
                 f"drafter={drafter.name}: {name}={path} is the folder of this run, whose texts change while it runs: give "
                 "name=NAME, to write into another"

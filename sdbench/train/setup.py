@@ -89,7 +89,7 @@ class TrainingSetup:
         from sdbench.prepare.refuse import refuse_limits
 
         recipe.refuse_temperature(run.temperature)
-        job = prepare(run, words)
+        job = prepare(run, words, is_recorded=False)
         refuse_quantised(job.pair_info, recipe)
         for drafter in job.parts.drafters:
             refuse_limits("this training", recipe.limits, run, drafter)

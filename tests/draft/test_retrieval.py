@@ -159,10 +159,6 @@ def test_texts_are_the_targets_and_do_not_depend_on_the_batch(corpus, temperatur
         (["drafter.corpus=/no/such/file"], "corpus=/no/such/file does not exist"),
         (["drafter.corpus={}/empty.txt"], "empty.txt is empty"),
         (["drafter.corpus={}"], "is a folder without recorded texts"),
-        (
-            ["drafter.corpus={0}/run", "results={0}/there/..", "name=run"],
-            "drafter=retrieval: corpus=.*/run is the folder of this run, whose texts change while it runs: give name=NAME",
-        ),
         (["drafter.corpus={}/some.txt", "drafter.least=2"], r"least in \(0, 1\], got factor=2, least=2"),
         (["drafter.corpus={}/some.txt", "drafter.shortest=0"], "shortest must be from 1 to longest=16"),
     ],
@@ -170,8 +166,6 @@ def test_texts_are_the_targets_and_do_not_depend_on_the_batch(corpus, temperatur
 def test_what_cannot_be_a_corpus_is_refused_before_weights(words, sentence, tmp_path):
     (tmp_path / "empty.txt").write_text("")
     (tmp_path / "some.txt").write_text("t1 t2")
-    (tmp_path / "run" / "records").mkdir(parents=True)
-    (tmp_path / "there").mkdir()
     run = compose_run(["drafter=retrieval", "model.draft=null", *(word.format(tmp_path) for word in words)])
     with pytest.raises(ConfigError, match=sentence):
         refuse_drafter_options(run, build_parts(run))
@@ -193,6 +187,26 @@ def test_the_texts_of_a_records_folder_are_a_corpus_for_their_own_tokenizer(tmp_
     capsys.readouterr()
     assert main([*retrieval, "model=qwen-tiny", "name=refused"]) == 2
     assert f"corpus={tmp_path / 'read'} holds texts of another tokenizer" in capsys.readouterr().err
+
+
+def test_only_a_run_refuses_its_folder_as_a_corpus(tmp_path, monkeypatch, capsys):
+    """Its texts would change while they are read. A training and an audit write none there."""
+    monkeypatch.setattr(corpora, "CACHE", tmp_path / "cache")
+    monkeypatch.chdir(tmp_path)
+    words = ["model=llama-tiny", "task=gsm8k-tiny"]
+    folder = "results/llama-tiny-gsm8k-tiny"
+    quick = ["w=1", "n=1", "max_new_tokens=8", "timing=off", "report=off"]
+    assert main([*words, *quick]) == 0
+    retrieval = [*words, "drafter=retrieval", f"drafter.corpus={folder}"]
+    capsys.readouterr()
+    for more in ([], ["--plan"], [f"results={folder}/.."]):
+        assert main([*retrieval, *quick, *more]) == 2
+        sentence = f"drafter=retrieval: corpus={folder} is the folder of this run, whose texts change while it runs"
+        assert sentence in capsys.readouterr().err
+    assert main(["train", "gate", *retrieval, "max_new_tokens=1", "out=gate"]) == 2
+    assert "max_new_tokens must be at least 2" in capsys.readouterr().err, "it gets as far as a later check"
+    assert main(["audit", *retrieval, "claims=[law]", "out=audit"]) == 2
+    assert "too many to enumerate; test the distribution by claims=[prefixes,pit]" in capsys.readouterr().err
 
 
 def test_each_distinct_text_of_a_records_folder_is_read_once(tmp_path):
