@@ -1,8 +1,9 @@
 """Requests that arrive at a rate: latency, goodput, and the rate at which a setting no longer keeps up.
 
 Latency counts from the planned arrival. The unit is the request: limits of a percentile are order statistics, those of goodput
-a proportion's. Requests close in time share a queue, so near saturation these limits are narrower than the spread of several
-passes.
+a proportion's. They treat requests as independent, also those of the same text. Requests close in time share a queue, so near
+saturation these limits are narrower than the spread of several passes. The unit of a gain is the text: requests of the same text
+are summed.
 
 Saturation shows in the growth of latency. If every second of arrivals adds b seconds to the latency, requests that arrive
 within T seconds leave within T (1 + b), so 1 / (1 + b) of them are served. The first requests, which meet an empty server, are
@@ -164,7 +165,7 @@ def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
 def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, float]:
     """Return how much sooner than the target alone, and than lossless at the same draft length, requests are answered.
 
-    Only requests that both answered are compared. `unpaired` are the others of the comparison with lossless.
+    Only requests that both answered are compared, summed by example. `unpaired` are the others of the comparison with lossless.
     """
     first, row = part.iloc[0], {}
     for name in ("target", "lossless"):
@@ -172,9 +173,10 @@ def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, 
         if name == "lossless" and first["num_draft"]:
             base = base[base["num_draft"] == first["num_draft"]]
         if len(base) and base["cell"].nunique() == 1:
-            pairs = base.merge(part, on=["repeat", "request"], suffixes=("_base", ""))[["e2el_s_base", "e2el_s"]]
-            both = pairs.dropna()
-            row |= spread(f"gain_over_{name}", rates_interval(both.to_numpy(np.float64), (1, -1), level=level))
+            pairs = base.merge(part, on=["repeat", "request", "example"], suffixes=("_base", ""))
+            both = pairs.dropna(subset=["e2el_s_base", "e2el_s"])
+            sums = both.groupby("example", sort=True)[["e2el_s_base", "e2el_s"]].sum()
+            row |= spread(f"gain_over_{name}", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
             row |= {"unpaired": len(pairs) - len(both)} if name == "lossless" else {}
     return row
 

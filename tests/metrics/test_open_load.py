@@ -30,6 +30,7 @@ def queue(
                 "rate": rate,
                 "repeat": 0,
                 "request": number,
+                "example": f"e{number}",
                 "pass_id": "p",
                 "schedule": f"s{rate}",
                 "started_at": float(number),
@@ -266,3 +267,33 @@ def test_a_trace_that_ends_in_one_burst_proves_nothing(at, repeats):
     cells = pd.DataFrame({"label": ["lossless"], "verifier": ["lossless"]}, index=["lossless"])
     (line,) = sentences(pd.DataFrame([row]), cells, {})
     assert line == "lossless under load: neither proven to keep up nor to be saturated at any rate"
+
+
+def twice(frame: pd.DataFrame) -> pd.DataFrame:
+    """The same requests in two repeats."""
+    return pd.concat([frame, frame.assign(repeat=1, schedule="again")], ignore_index=True)
+
+
+def test_requests_of_the_same_text_are_one_row_of_a_gain():
+    """A second time of the same text that repeats the first is no evidence."""
+    pair = [queue("ensemble", 1.0, 0.1, seed=1), queue("lossless", 1.0, 0.2, seed=1)]
+    ends = [f"gain_over_lossless{end}" for end in ("", "_low", "_high")]
+    single, double, alike = (
+        open_load_table(pd.concat(frames)).set_index("cell").loc["ensemble"]
+        for frames in (pair, map(twice, pair), [frame.assign(example="e0") for frame in pair])
+    )
+    assert (single["n"], double["n"]) == (100, 200)
+    assert single[ends].tolist() == pytest.approx(double[ends].tolist())
+    assert single[ends[1]] < single[ends[0]] < single[ends[2]]
+    assert alike[ends[0]] == pytest.approx(single[ends[0]])
+    assert alike[ends[1:]].isna().all(), "of one text there is no interval"
+
+
+def test_a_failure_leaves_out_one_request_and_not_the_others_of_its_text():
+    rule, lossless = twice(queue("ensemble", 1.0, 0.1)), twice(queue("lossless", 1.0, 0.2))
+    lost = {"failure": "HTTP 500", "tokens": 0, "first_token_s": np.nan, "last_token_s": np.nan}
+    rule.loc[5, list(lost)] = list(lost.values())
+    lossless.loc[105, "last_token_s"] += 1000.0  # the other request of that text
+    row = open_load_table(pd.concat([rule, lossless])).set_index("cell").loc["ensemble"]
+    assert row["unpaired"] == 1
+    assert row["gain_over_lossless"] > 10, "the slow answer counts"
