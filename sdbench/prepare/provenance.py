@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 
 W_MEANS = "the weight of the target in v = w p + (1 - w) q: w = 1 is lossless, w = 0 keeps every drafted token"
 
+SECRET = (
+    "headers",
+    "env",
+)  # options of an engine whose values may be keys of a server; records and trackers are published
+HIDDEN = "***"
+
 PACKAGES = (
     "sdbench",
     "torch",
@@ -124,9 +130,21 @@ def _threads() -> int:
 
 
 def config_of(run: Run, words: Sequence[str]) -> dict[str, Any]:
-    """Return the resolved configuration as plain data, and the command."""
+    """Return the resolved configuration as plain data, and the command. Values that may be secret are hidden in both."""
     plain = _plain(dataclasses.asdict(run))
-    return {**plain, "command": shlex.join(["python", "-m", "sdbench", *words])}
+    options = plain["engine"]["options"]
+    for name in SECRET:
+        if options.get(name):
+            options[name] = dict.fromkeys(options[name], HIDDEN)
+    return {**plain, "command": shlex.join(["python", "-m", "sdbench", *map(_without_secret, words)])}
+
+
+def _without_secret(word: str) -> str:
+    """Return a word of the command line, with its value hidden if the word sets a header or a variable of a server."""
+    key, sign, _ = word.partition("=")
+    names = key.lstrip("+").split(".")
+    is_secret = names[0] == "engine" and len(names) > 1 and names[1] in SECRET
+    return f"{key}{sign}{HIDDEN}" if is_secret and sign else word
 
 
 def _plain(value: Any) -> Any:

@@ -85,6 +85,18 @@ def test_what_is_held_is_not_asked_again_and_no_server_is_needed_then(served_wor
     assert "nothing to decode" in capsys.readouterr().err
 
 
+def test_the_value_of_a_header_is_in_no_file_and_another_value_continues(served_words, standin, tmp_path, capsys):
+    words = [*served_words(tmp_path), *engine_words(standin())]
+    assert main([*words, "engine.headers.Authorization=sesame"]) == 0
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in written if b"sesame" in path.read_bytes()]
+    config = read(tmp_path / NAME).config
+    assert config["engine"]["options"]["headers"] == {"Authorization": "***"}
+    assert config["command"].endswith(" 'engine.headers.Authorization=***'")
+    assert main([*words, "engine.headers.Authorization=another"]) == 0
+    assert "nothing to decode" in capsys.readouterr().err
+
+
 FAULTS = ["slow", "drop", "429", "503", "truncate", "cut", "drop", "429"]
 
 

@@ -14,6 +14,7 @@ from sdbench.engines.served.options import OF_A_SERVER, Http
 from sdbench.engines.served.request import PLUGIN, seed_of
 from sdbench.prepare.cells import points
 from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.provenance import config_of
 from sdbench.prepare.rules import build_parts
 from sdbench.prepare.task import build_task
 
@@ -82,6 +83,18 @@ def test_arguments_of_a_server_decide_its_texts(planned, vllm_is_there):
     assert {p.cell.verifier for p in plain[2] if p.cell.key in keys(greedy)} == {"target", "draft"}
     assert keys(planned("verifier=exact", *vllm_is_there, "engine.at_once=3", "engine.grace_s=1")) == keys(plain)
     assert not keys(planned("verifier=exact", *vllm_is_there, "+engine.env.X=1")) & keys(plain)
+
+
+def test_values_of_headers_and_variables_are_not_recorded(composer, vllm_is_there):
+    words = [*vllm_is_there, "engine.env.VLLM_API_KEY=sesame", "+engine.headers.Authorization='Bearer sesame'", "n=2"]
+    (overrides,) = composer.jobs(parse(words))
+    config = config_of(composer.run(overrides), words)
+    assert config["engine"]["options"]["env"] == {"VLLM_API_KEY": "***"}
+    assert config["engine"]["options"]["headers"] == {"Authorization": "***"}
+    assert config["command"] == (
+        "python -m sdbench engine=vllm engine.python=p 'engine.env.VLLM_API_KEY=***' '+engine.headers.Authorization=***' n=2"
+    )
+    assert "sesame" not in str(config)
 
 
 def test_a_rule_of_the_server_is_its_command_line(planned, vllm_is_there):
