@@ -182,6 +182,15 @@ def torn_bit(path: Path) -> None:
     path.write_bytes(data)
 
 
+def torn_text(path: Path) -> None:
+    """Damage the column of texts of a part of generations; no other column is touched."""
+    group = pq.read_metadata(path).row_group(0)
+    (text,) = (c for c in map(group.column, range(group.num_columns)) if c.path_in_schema == "text")
+    data = bytearray(path.read_bytes())
+    data[text.data_page_offset + text.total_compressed_size // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
 @pytest.mark.parametrize("tear", [torn_half, torn_empty, torn_bit])
 @pytest.mark.parametrize("kind", ["generations", "tokens"])
 def test_a_torn_part_is_reported_costs_no_other_and_is_repaired(tmp_path: Path, kind: str, tear):
@@ -230,6 +239,20 @@ def test_a_dead_part_is_repaired_once_and_then_nobody_meets_it_again(tmp_path: P
     with Store.open(folder) as store:
         assert not [r for r in whole if (r.cell, r.example, r.sample) not in store.held()]
         assert store.compact() == []
+
+
+def test_damage_in_the_texts_of_a_part_is_repaired(tmp_path: Path):
+    whole = records(examples=6)
+    write(tmp_path / "whole", whole)
+    folder = write(tmp_path / "torn", whole[:3], whole[3:])
+    name = part(folder, "generations").name
+    torn_text(part(folder, "generations"))
+    assert list(sdbench.read(folder).generations["example"]) == ["3", "4", "5"]
+    with Store.open(folder) as store:
+        assert {key[1] for key in store.held()} == {"3", "4", "5"}
+        store.append_generations(whole[:3])
+        assert store.compact() == [name]
+    assert_same_records(folder, tmp_path / "whole")
 
 
 def test_a_part_that_the_disk_does_not_give_now_is_not_set_aside(tmp_path: Path, monkeypatch):

@@ -7,15 +7,29 @@ record is missing.
 
 import contextlib
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from sdbench.records.parts import TornPartError, commit_table, new_stem, read_table
 from sdbench.records.snapshot import Snapshot
 
 MIN_PARTS = 2
+LARGE_BYTES = 64 * 2**20  # larger parts are not merged, so that a long sweep is not rewritten again and again
 KEY = ["cell", "example", "sample"]
 ASIDE = ".torn-"  # prefix of a file that is no longer a part but is kept for inspection
+
+
+def small_parts(snapshot: Snapshot, kind: str) -> list[str]:
+    """Return the stems of the parts of a kind that are small enough to be merged."""
+    return [stem for stem, path in snapshot.parts[kind].items() if _size(path) < LARGE_BYTES]
+
+
+def _size(path: Path) -> int:
+    """Bytes of a part, including its tokens; 0 if it has been merged meanwhile."""
+    with contextlib.suppress(FileNotFoundError):
+        tokens = path.with_name(path.name.replace("generations-", "tokens-"))
+        return path.stat().st_size + (tokens.stat().st_size if tokens != path else 0)
+    return 0
 
 
 def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], *, owner: str) -> list[str]:
@@ -47,14 +61,19 @@ def compact(snapshot: Snapshot, records: Path, kind: str, stems: Sequence[str], 
     return [stem]
 
 
-def set_aside(snapshot: Snapshot, records: Path) -> list[str]:
-    """Rename torn parts, and generations without their tokens where others exist; returns their names."""
-    tables = snapshot.tables("generations", KEY)
+def set_aside(snapshot: Snapshot, records: Path, *, whole: Collection[str]) -> list[str]:
+    """Rename torn parts, and generations without their tokens where others exist; returns their names.
+
+    The stems in `whole` are parts of which all columns are known to be intact.
+    """
+    tables = snapshot.tables("generations", KEY, checked_whole=set(snapshot.parts["generations"]) - set(whole))
     names = [problem.name for problem in snapshot.problems if problem.kind == "torn"]
     keys = {stem: set(zip(*(table[name].to_pylist() for name in KEY), strict=True)) for stem, table in tables.items()}
-    whole = set().union(*(keys[stem] for stem in keys if stem in snapshot.parts["tokens"]))
+    complete = set().union(*(keys[stem] for stem in keys if stem in snapshot.parts["tokens"]))
     names += [
-        f"generations-{stem}.parquet" for stem in keys if stem not in snapshot.parts["tokens"] and keys[stem] <= whole
+        f"generations-{stem}.parquet"
+        for stem in keys
+        if stem not in snapshot.parts["tokens"] and keys[stem] <= complete
     ]
     for name in names:
         with contextlib.suppress(FileNotFoundError):

@@ -110,14 +110,19 @@ def read_json(path: Path) -> dict[str, Any]:
     return data
 
 
-def read_table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    """Read those of `columns` that a Parquet part has. TornPartError if it is incomplete, SchemaError if it is newer."""
+def read_table(path: Path, columns: list[str] | None = None, *, is_checked_whole: bool = False) -> pa.Table:
+    """Read those of `columns` that a Parquet part has. TornPartError if it is incomplete, SchemaError if it is newer.
+
+    Checksums are those of the columns that are read; with `is_checked_whole` of all.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with _check_readable(path, pa.ArrowException), pq.ParquetFile(path, page_checksum_verification=True) as file:
         _refuse_newer(path, _version(file.schema_arrow))
         here = None if columns is None else [name for name in columns if name in file.schema_arrow.names]
+        if here is not None and is_checked_whole:
+            return file.read(use_threads=True).select(here)
         return file.read(columns=here, use_threads=True)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,12 +57,17 @@ class Snapshot:
     servers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its servers
     drafters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its drafters
 
-    def tables(self, kind: str, columns: list[str] | None = None) -> dict[str, pa.Table]:
-        """Return stem -> table of every complete part; a torn one becomes a problem."""
+    def tables(
+        self, kind: str, columns: list[str] | None = None, *, checked_whole: Collection[str] = ()
+    ) -> dict[str, pa.Table]:
+        """Return stem -> table of every complete part; a torn one becomes a problem.
+
+        Of the stems in `checked_whole` a part counts as torn if any of its columns is damaged, of others if one that is read is.
+        """
         tables: dict[str, pa.Table] = {}
         for stem, path in self.parts[kind].items():
             try:
-                tables[stem] = read_table(path, columns)
+                tables[stem] = read_table(path, columns, is_checked_whole=stem in checked_whole)
             except TornPartError as error:
                 self.report(error.kind, path.name, f"{error}; {_REPAIRS.get(kind, _ANEW)}, the others are intact")
         return tables

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from sdbench.records import parts
 from sdbench.records.claims import BEAT_S, EXPIRE_S, Claims
-from sdbench.records.compact import compact, set_aside
+from sdbench.records.compact import compact, set_aside, small_parts
 from sdbench.records.keys import Cell
 from sdbench.records.measured import (
     PLAIN,
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 GenerationKey = tuple[str, str, int]  # cell, example, sample
 COMPACT_AT = 64  # small parts of a kind that this job writes before it merges them
-LARGE_BYTES = 64 * 2**20  # larger parts are not merged, so that a long sweep is not rewritten again and again
 
 
 class Store:
@@ -236,11 +235,10 @@ class Store:
         if not self.claims.take("compact"):
             return []
         try:
-            torn = self._look(lambda snapshot: set_aside(snapshot, self.records))
+            torn = self._look(lambda snapshot: set_aside(snapshot, self.records, whole=self._seen))
             snapshot = self._snapshot()
             for kind in self._stems:
-                small = [stem for stem, path in snapshot.parts[kind].items() if _size(path) < LARGE_BYTES]
-                compact(snapshot, self.records, kind, small, owner=self.claims.job)
+                compact(snapshot, self.records, kind, small_parts(snapshot, kind), owner=self.claims.job)
             return torn
         finally:
             self.claims.release("compact")
@@ -264,10 +262,14 @@ class Store:
         self.claims.release(*finished)
 
     def _new_generations(self, snapshot: Snapshot) -> dict[str, pa.Table]:
-        """Return the parts that `held` has not seen. A generation without its tokens counts as missing and is computed again."""
+        """Return the parts that `held` has not seen. A generation without its tokens counts as missing and is computed again.
+
+        So does one in a part with a damaged column of any kind: readers drop such a part.
+        """
         for stem in set(snapshot.parts["generations"]) - (set(snapshot.parts["tokens"]) - self._seen):
             del snapshot.parts["generations"][stem]
-        return snapshot.tables("generations", ["cell", "example", "sample", "epoch"])
+        new = set(snapshot.parts["generations"])
+        return snapshot.tables("generations", ["cell", "example", "sample", "epoch"], checked_whole=new)
 
     def _snapshot(self) -> Snapshot:
         return self._look(lambda snapshot: snapshot)
@@ -284,14 +286,6 @@ class Store:
 
     def _path(self, kind: str, stem: str) -> Path:
         return self.records / f"{kind}-{stem}.parquet"
-
-
-def _size(path: Path) -> int:
-    """Bytes of a part, including its tokens; 0 if it has been merged meanwhile."""
-    with suppress(FileNotFoundError):
-        tokens = path.with_name(path.name.replace("generations-", "tokens-"))
-        return path.stat().st_size + (tokens.stat().st_size if tokens != path else 0)
-    return 0
 
 
 def unit_of(key: GenerationKey) -> str:
