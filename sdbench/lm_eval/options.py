@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,11 +12,18 @@ import torch
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports] - the extra lm-eval
 
 from sdbench.cli import compose_run
-from sdbench.config import ConfigError, Run, show
+from sdbench.config import GROUPS, KEYS, NATIVE, ConfigError, Run, show
 from sdbench.probs import Warp
 
 SHORT = {"target": "model.target", "draft": "model.draft"}  # short names in --model_args target=…,draft=…
 SAMPLING = ("decode", "temperature", "top_k", "top_p", "max_new_tokens")  # decided by the harness for each task
+# Options of a run that this model reads, and what replaces some of the others.
+READ = ("model", "verifier", "drafter", "w", "num_draft", "seed", "batch_size", "device", "dtype", "method", "engine")
+INSTEAD = {
+    "task": "name tasks by --tasks, and a trained head by its folder or as trained:TASK",
+    "n": "give --limit",
+    "experiment": "name the pair, the rule and the drafter",
+}
 OF_ANSWERS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")
 # Options of `generate` that sdbench does not have, with the values at which they do nothing.
 WITHOUT_EFFECT = {
@@ -69,24 +77,21 @@ class AnswerOptions:
 
 
 def run_of(options: Mapping[str, Any]) -> Run:
-    """Return the run that `--model_args` describes; raise ConfigError unless it is one setting without sampling options."""
+    """Return the run that `--model_args` describes; raise ConfigError unless it is one setting."""
     given = {SHORT.get(key, key): value for key, value in options.items() if value is not None}
-    for key in SAMPLING:
-        if key in given:
-            raise ConfigError(
-                f"{key} is decided by lm_eval for each task: give it as --gen_kwargs, such as "
-                "--gen_kwargs do_sample=true,temperature=0.7"
-            )
     given.pop("max_batch_size", None)
+    for key in given:
+        _refuse_unread(key)
     if not torch.cuda.is_available() and given.get("device") == DEFAULT_DEVICE:
         given["device"] = "auto"
     with suppress(TypeError, ValueError):  # the harness passes a string; one such as "auto" stays as it is
         given["batch_size"] = int(given["batch_size"]) if "batch_size" in given else "auto"
-    words = [
-        f"{key}={'[' + ','.join(map(show, value)) + ']' if isinstance(value, list) else show(value)}"
-        for key, value in given.items()
-    ]
-    run = compose_run(words)
+    run = compose_run([f"{key}={_word_of(value)}" for key, value in given.items()])
+    if run.engine.name != NATIVE.name:
+        raise ConfigError(
+            f"engine={run.engine.name} is not supported in lm_eval, where sdbench decodes in this process: remove it, or run the "
+            f"harness's task over a server by python -m sdbench engine={run.engine.name} task=lm-eval:NAME"
+        )
     if run.model.distilled is not None:
         raise ConfigError(
             f"model.distilled={run.model.distilled} belongs to a task of sdbench: give draft=FOLDER instead"
@@ -98,3 +103,24 @@ def run_of(options: Mapping[str, Any]) -> Run:
             "such as --model_args target=ID,draft=ID,verifier=ensemble,w=0.7,num_draft=5"
         )
     return run
+
+
+def _refuse_unread(key: str) -> None:
+    """Raise ConfigError for an option of a run that this model does not read; an unknown option is refused by its composition."""
+    top = re.split(r"[./@]", key.lstrip("+~"))[0]
+    if top in SAMPLING:
+        raise ConfigError(
+            f"{key} is decided by lm_eval for each task: give it as --gen_kwargs, such as "
+            "--gen_kwargs do_sample=true,temperature=0.7"
+        )
+    if top in (*KEYS, *GROUPS, "hydra") and top not in READ:
+        raise ConfigError(
+            f"{key} is an option of python -m sdbench that has no effect in lm_eval: {INSTEAD.get(top, 'remove it')}"
+        )
+
+
+def _word_of(value: object) -> str:
+    """Return a value as the command line has it, however long."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(_word_of, value))}]"
+    return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

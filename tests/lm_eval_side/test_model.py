@@ -214,6 +214,13 @@ def num_kept(path):
         ({"verifier": "exactt"}, r"verifier=exactt names no file .*did you mean exact"),
         ({"pretrained": "x"}, "pretrained is not an option"),
         ({"keep": "/dev/null/x.db"}, "keep=/dev/null/x.db cannot store answers"),
+        ({"engine": "vllm"}, "engine=vllm is not supported in lm_eval, where sdbench decodes in this process"),
+        ({"task": "gsm8k"}, "task is an option .* no effect in lm_eval: name tasks by --tasks"),
+        ({"n": 100}, "n is an option of python -m sdbench that has no effect in lm_eval: give --limit"),
+        ({"samples": 4}, "samples is an option of python -m sdbench that has no effect in lm_eval: remove it"),
+        ({"shard": "1/2"}, "shard is an option .* no effect"),
+        ({"timing.cells": 3}, "timing.cells is an option .* no effect"),
+        ({"experiment": "tiny"}, "experiment is an option .* no effect in lm_eval: name the pair"),
     ],
 )
 def test_what_is_no_setting_is_one_sentence(options, words):
@@ -282,6 +289,16 @@ def test_options_of_answers_that_we_do_not_have_are_refused():
     ):
         with pytest.raises(ConfigError, match=sentence):
             run_of({"verifier": "exact", **given})
+
+
+@needs_lm_eval
+def test_a_value_arrives_whole():
+    """A path of more than 80 characters was cut."""
+    from sdbench.lm_eval.options import run_of
+
+    path = "/models/" + "a-long-folder/" * 12 + "target"
+    run = run_of({"target": path, "draft": "org/small", "model.packed": False, "num_draft": [3], "verifier": "exact"})
+    assert (run.model.target, run.model.packed, run.num_draft) == (path, False, (3,))
 
 
 @needs_lm_eval
