@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+from jinja2 import TemplateError
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports] - the extra lm-eval
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
@@ -20,6 +21,7 @@ from sdbench.config import ConfigError, nearest, show
 from sdbench.engine import generate
 from sdbench.engines.native.decode import engine_of, rows_that_fit, rows_to_score
 from sdbench.engines.stops import stopper
+from sdbench.errors import first_line
 from sdbench.files import digest_of_data
 from sdbench.lm_eval.kept import KeptAnswers
 from sdbench.lm_eval.measures import counts_of, measures_of
@@ -138,9 +140,22 @@ class SpeculativeLM(TemplateLM):
         return str(self.tokenizer.get_chat_template(self._template))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
+        """Return the text of a conversation; a system turn that it refuses is left out, as by the harness's `hf`."""
         options = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
         options |= {"chat_template": self._template, **self.run.model.chat_options}
-        return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options))
+        try:
+            return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options))
+        except TemplateError as error:
+            without = [turn for turn in chat_history if turn["role"] != "system"]
+            if len(without) == len(chat_history):
+                raise ConfigError(
+                    f"the chat template of {self.run.model.target} refuses a prompt ({first_line(error)}): "
+                    "remove --apply_chat_template"
+                ) from None
+            warn(
+                f"the chat template of {self.run.model.target} takes no system turn ({first_line(error)}): it is left out"
+            )
+            return self.apply_chat_template(without, add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Return the ids of a text; one that begins with the BOS token, as chat templates write it, gets no second one."""
@@ -210,6 +225,7 @@ class SpeculativeLM(TemplateLM):
         """Decode prompts. Their numbers decide the random numbers; `finish` is called with each text as it ends."""
         cuts: dict[str, Any] = {"top_k": options.top_k, "top_p": options.top_p}
         warp = self.engine.warp(options.temperature, **cuts)
+        num_ids = self.engine.vocab_size or self.engine.target.vocab_size  # those above are never drawn
         generate(
             None,
             None,
@@ -219,7 +235,7 @@ class SpeculativeLM(TemplateLM):
             temperature=options.temperature,
             **cuts,
             max_new_tokens=options.max_new_tokens,
-            stop_ids=self.pair_info.ends("target", options.stops),
+            stop_ids=[i for i in self.pair_info.ends("target", options.stops) if i < num_ids],
             should_stop=stopper(self.pair_info.text, options.stops),
             keys=numbers,
             seed=self.run.seed,
