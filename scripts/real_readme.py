@@ -194,13 +194,13 @@ TABLES = {
 
 
 def pooled_over_assisted(folders: Sequence[Path]) -> str:
-    """Say how much sooner answers of lossless decoding come than assisted generate's, on all tasks of these folders together."""
+    """Say how much sooner answers of lossless decoding come than assisted generate's with as many drafts, on all tasks together."""
     pairs = []
     for folder in folders:
         times = pd.read_csv(folder / "times.csv")
-        seconds = times.pivot_table(index="example", columns="verifier", values="seconds")
-        if {"assisted", "lossless"} <= set(seconds):
-            pairs.append(seconds[["assisted", "lossless"]].dropna())
+        seconds = times.pivot_table(index=["num_draft", "example"], columns="verifier", values="seconds")
+        both = seconds.reindex(columns=["assisted", "lossless"]).dropna()
+        pairs += [both] if len(both) else []
     if len(pairs) < 2:
         return ""
     ratio = rates_interval(pd.concat(pairs).to_numpy(dtype="float64"), (1, -1))
