@@ -9,8 +9,9 @@ and, of records called …-learned, …-latency, …-assisted, …-packed and �
 per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no text) and, at
 T = 0, equal_texts.csv; of `packed` and `float32` also times.csv (seconds by example); for drafters also drafters.csv, if the run
 noted shared tokens or counts; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of
-acceptance and quality. With add=true, rows of cells that the records do not hold stay in the part. README.md has a row for each
-sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters under each rule.
+acceptance and quality. With add=true, rows of cells and drafters that the records do not hold stay in these tables, except in
+equal_texts.csv, whose names are those of one run. README.md has a row for each sweep and for each other setting, tasks.svg a
+panel per sweep, and ranks.svg the order of drafters under each rule.
 """
 
 import sys
@@ -40,7 +41,13 @@ from sdbench.report.figures.style import house_style, save
 from sdbench.report.sweep import sweeps_of
 from sdbench.words import exit_on_mistake, parse_words
 
-OF_CELLS = ("summary.csv", "metrics.csv", "scores.parquet")
+KEYS = {  # of the settings or drafters in each table that add=true joins
+    "summary.csv": ["cell"],
+    "metrics.csv": ["cell"],
+    "scores.parquet": ["cell"],
+    "times.csv": ["verifier", "w", "num_draft"],
+    "drafters.csv": ["drafter"],
+}
 SHARED, COUNTED = ("shared_tokens", "target_tokens"), ("blocks", "offered", "lost", "text_s")  # of drafters.csv
 
 
@@ -104,10 +111,10 @@ def write(run: Path, out: Path, *, is_added: bool = False) -> None:
         folder = out / place.name
         if is_added and not place.part:
             raise ValueError(f"add=true cannot join {place.name}: settings to ship are chosen among those of one run")
-        held = {path: read_table(path) for name in OF_CELLS if (path := folder / name).exists() and is_added}
+        held = {path: read_table(path) for name in KEYS if (path := folder / name).exists() and is_added}
         write_part(place, results, folder)
         for path, rows in held.items():
-            write_table(path, join(rows, read_table(path)))
+            write_table(path, join(rows, read_table(path), KEYS[path.name]))
 
 
 def read_table(path: Path) -> pd.DataFrame:
@@ -121,9 +128,10 @@ def write_table(path: Path, rows: pd.DataFrame) -> None:
         rows.to_csv(path, index=False, float_format="%.6g")
 
 
-def join(held: pd.DataFrame, new: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of both; of a cell that is in both, the new ones."""
-    return pd.concat([held[~held["cell"].isin(new["cell"])], new])
+def join(held: pd.DataFrame, new: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
+    """Return the rows of both; where both have rows with the same `keys`, the new ones."""
+    held_keys, new_keys = (pd.MultiIndex.from_frame(rows[keys].fillna(-1)) for rows in (held, new))
+    return pd.concat([held[~held_keys.isin(new_keys)], new])
 
 
 def write_part(place: RealFolder, results: Results, folder: Path) -> None:

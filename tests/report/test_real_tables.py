@@ -106,6 +106,27 @@ def test_drafters_of_another_run_join_a_part_with_add_and_replace_it_without(tmp
     assert set(pd.read_csv(part / "summary.csv")["drafter"]) == {"suffix"}
 
 
+def test_seconds_and_notes_of_another_run_join_a_part_with_add(tmp_path):
+    out, options = tmp_path / "out", {"ws": (0.7,), "temperature": 0.0}
+    timed = {"models": (PAIR,), "tasks": ("humaneval",), "timing_examples": 3, "n": 4, **options}
+    for folder, num_drafts in (("first", (2, 5)), ("second", (1, 5))):
+        run = write_synthetic(tmp_path / folder / "pair-humaneval-packed", num_drafts=num_drafts, **timed)
+        real_tables.main([str(run), f"out={out}", "add=true"])
+    times = pd.read_csv(out / "humaneval-packed/times.csv")
+    numbers = times.groupby(["verifier", "num_draft"])["example"].agg(["count", "nunique"])
+    assert (numbers == 3).all(axis=None), "an example of a setting is not there twice"
+    assert set(numbers.index) == {("target", 0), ("draft", 0), ("generate", 0)} | {
+        (rule, k) for rule in ("lossless", "ensemble") for k in (1, 2, 5)
+    }
+    for name, tokens in (("universal", 40), ("intersection", 50), ("universal", 60)):
+        run = run_of(tmp_path / f"{name}-{tokens}", drafters=(name, "lookup"), n=4, **options)
+        with Store.open(run, config=sdbench.read(run).config) as store:
+            store.add_drafter({"name": name, "shared_tokens": tokens, "target_tokens": 90})
+        real_tables.main([str(run), f"out={out}", "add=true"])
+    notes = pd.read_csv(out / "humaneval-drafters/drafters.csv").set_index("drafter")["shared_tokens"]
+    assert notes.to_dict() == {"intersection": 50, "universal": 60}
+
+
 def test_what_the_jobs_of_a_run_noted_of_its_drafters_is_a_table(tmp_path):
     """Shared tokens are facts, counts are sums over jobs; `lookup` has neither, and other facts have no column."""
     run = run_of(tmp_path / "run", ws=(0.7,), drafters=("universal", "lookup"), temperature=0.0, n=10)
