@@ -1,6 +1,6 @@
 """Are the lossless texts that differ from the target's own near-ties? From the records of a run at T = 0 and its target.
 
-    python scripts/real_near_ties.py FOLDER TARGET [out=results/real/humaneval/near_ties.csv]
+    python scripts/real_near_ties.py FOLDER TARGET [dtype=bfloat16] [out=near_ties.csv]
 
 For each text that differs: its first different token, the difference of the target's logits of the two tokens there in float32
 (`gap`), and how much logits of this text change in the run's dtype between a block of tokens and single tokens (`rounding`). A gap
@@ -26,6 +26,8 @@ from sdbench.metrics.divergence import common_prefix
 from sdbench.words import exit_on_mistake, parse_words
 
 BEHIND = 48  # tokens of a text that rounding is measured on
+DEFAULTS = {"out": "near_ties.csv", "dtype": "bfloat16"}
+COLUMNS = ["example", "num_draft", "token", "rounding", "gap", "gap_of_best_two"]
 
 
 def differing(folder: Path) -> pd.DataFrame:
@@ -51,13 +53,14 @@ def differing(folder: Path) -> pd.DataFrame:
 
 def main(words: list[str]) -> int:
     with exit_on_mistake("real_near_ties", __doc__, words):
-        given = parse_words(words, {"out": "near_ties.csv", "dtype": "bfloat16"})
+        given = parse_words(words, DEFAULTS)
         if len(given.paths) != 2:
             raise ValueError("name the folder of a run and its target")
+    options = DEFAULTS | dict(given.options)
     texts, checkpoint = differing(Path(given.paths[0])), find(given.paths[1])
     tokenizer: Any = load_tokenizer(checkpoint)
     rows: list[dict[str, Any]] = []
-    for dtype in (given.options.get("dtype", "bfloat16"), "float32"):
+    for dtype in (options["dtype"], "float32") if len(texts) else ():
         model: Any = load_model(checkpoint, device="cpu", dtype=dtype)
         lm = LM(model, capture="off")
         for number, text in enumerate(texts.itertuples()):
@@ -80,11 +83,10 @@ def main(words: list[str]) -> int:
             rounding = rounding_of(lm, whole, len(prompt))
             rows.append({"example": text.example, "num_draft": text.num_draft, "token": at + 1, "rounding": rounding})
         del model, lm
-    table = pd.DataFrame(rows)
+    table = pd.DataFrame(rows, columns=COLUMNS)
     table["is_rounding"] = table["gap"] <= 2 * table["rounding"]
-    path = Path(given.options.get("out", "near_ties.csv"))
-    table.to_csv(path, index=False, float_format="%.4g")
-    print(table.to_string())
+    table.to_csv(options["out"], index=False, float_format="%.4g")
+    print(table.to_string() if len(table) else "no text differs")
     return int(not table["is_rounding"].all())
 
 
