@@ -129,7 +129,8 @@ def folder_of(name: str, kind: str) -> Path:
     """Return the folder of a head."""
     if name == "none":
         raise ValueError(
-            f"a head is needed: train one with python -m sdbench.train {kind} model=NAME task=NAME, then head=FOLDER"
+            f"a head is needed: train one with python -m sdbench.train {kind} model=NAME task=NAME, then give "
+            "verifier.head=FOLDER or verifier.head=trained:TASK"
         )
     if not name.startswith(EMBEDDED):
         return Path(name)

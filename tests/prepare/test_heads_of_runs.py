@@ -130,6 +130,9 @@ def test_without_a_head_the_training_is_named(sdbench):
     code, err = sdbench("verifier=diversed")
     assert code == 2
     assert "a head is needed: train one with python -m sdbench.train ensemble" in err
+    assert "then give verifier.head=FOLDER or verifier.head=trained:TASK" in err
+    code, err = sdbench("verifier=diversed", "verifier.head=trained:gsm8k-tiny", "--plan")
+    assert code == 0, err
 
 
 @pytest.mark.slow

@@ -73,7 +73,11 @@ def test_a_head_is_known_by_all_that_decides_what_it_says(tmp_path):
 @pytest.mark.parametrize(
     ("name", "spoil", "sentence"),
     [
-        ("none", None, "a head is needed: train one with python -m sdbench.train ensemble"),
+        (
+            "none",
+            None,
+            "sdbench.train ensemble model=NAME task=NAME, then give verifier.head=FOLDER or verifier.head=trained:TASK",
+        ),
         ("embedded:llama-tiny/none", None, "does not ship"),
         (
             "folder",
