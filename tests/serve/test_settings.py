@@ -75,6 +75,17 @@ def test_fields_of_a_request_are_in_the_key_where_they_differ_from_those_of_the_
     assert request["return_token_ids"] is None
 
 
+def test_vllm_takes_every_pair_that_has_a_draft(composer, vllm_is_there, monkeypatch):
+    """An option of the native engine in a pair's file is refused, and model=llama-70b had one."""
+    monkeypatch.setattr(
+        "sdbench.prepare.pair.find", lambda model, **options: model
+    )  # reads the hub, after all refusals
+    runs = [composer.run((f"model={name}", *vllm_is_there)) for name in composer.options("model")]
+    runs = [run for run in runs if run.model.draft is not None]
+    assert len(runs) > 10
+    assert [kind_of(run).find(run).target for run in runs] == [run.model.target for run in runs]
+
+
 def test_arguments_of_a_server_decide_its_texts(planned, vllm_is_there):
     plain = planned("verifier=exact", *vllm_is_there)
     wide = planned("verifier=exact", *vllm_is_there, "engine.args.dtype=float32")
