@@ -54,15 +54,23 @@ def show_plan(run: Run) -> None:
 
 
 def prefetch(run: Run) -> None:
-    """Download the models and the data."""
+    """Download the models and the data, and dequantise GGUF files."""
     from sdbench.engines.job import prepare
     from sdbench.lm.load import download, weights_folder
 
     job = prepare(run, (), is_read=False)
-    for checkpoint in job.pair_info.metadata.checkpoints.values():
+    metadata = job.pair_info.metadata
+    for checkpoint in metadata.checkpoints.values():
         download(checkpoint)
-        weights_folder(checkpoint, job.pair_info.metadata.dtype)
+        weights_folder(checkpoint, metadata.dtype)
     print(f"sdbench: {run.model.name} and the data of {run.task.name} are on this machine")
+    gguf = [checkpoint for checkpoint in metadata.checkpoints.values() if checkpoint.gguf is not None]
+    if gguf:
+        copies = " and ".join(f"{checkpoint.id} in {metadata.dtype or checkpoint.dtype}" for checkpoint in gguf)
+        print(
+            f"sdbench: dequantised {copies}, for device={metadata.device}: "
+            "for a run on another device or in another dtype give device= or dtype="
+        )
 
 
 def _download(job: Job) -> str:

@@ -60,6 +60,24 @@ def test_prefetch_makes_the_copy_that_a_run_reads(pair, tmp_path, monkeypatch, c
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("words", "dtypes", "device"),
+    [([], ("float32", "float32"), "cpu"), (["device=cuda"], ("bfloat16", "float16"), "cuda")],
+)
+def test_prefetch_names_the_dtype_of_its_copies(words, dtypes, device, pair, tmp_path, monkeypatch, capsys):
+    """On a login node without a GPU it wrote float32, and the job on a GPU dequantised again."""
+    monkeypatch.setattr(room, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr("sdbench.lm.digests.CACHE", tmp_path / "hashes")
+    monkeypatch.setattr("torch.accelerator.is_available", lambda: False)
+    assert main(["--prefetch", *pair, "n=1", f"results={tmp_path}/results", *words]) == 0
+    shown = capsys.readouterr().out
+    for role, dtype in zip(("target", "draft"), dtypes, strict=True):
+        assert f"{role}.gguf in {dtype}" in shown
+    assert f"for device={device}: for a run on another device or in another dtype give device= or dtype=" in shown
+    assert {path.parent.name for path in (tmp_path / "cache").glob("*/*/model.safetensors")} == set(dtypes)
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_a_killed_run_in_two_dtypes_goes_on_and_a_report_has_both(pair, tmp_path, monkeypatch):
     def words(name: str, dtype: str) -> list[str]:
