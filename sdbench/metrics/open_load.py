@@ -64,14 +64,18 @@ def open_load_table(
 
 def newest_schedules(open_loads: pd.DataFrame) -> pd.DataFrame:
     """Return the requests that can be compared: for each rate and repeat those of the newest pass and schedule; all repeats of
-    a rate with cached prompts, or all without.
+    a rate with cached prompts, or all without, and all of the loop that was sent last. Loops of old records, which have no hash,
+    count as one loop.
     """
-    loop = ["rate", "repeat", "pass_id", "schedule", "is_cached"]
-    begins = open_loads.groupby(loop, as_index=False)["started_at"].max().sort_values("started_at")
-    begins = begins[begins["is_cached"] == begins.groupby("rate")["is_cached"].transform("last")]
+    known = open_loads.groupby("schedule")["loop"].transform("max")  # a pass may go on after an update
+    open_loads = open_loads.assign(loop=known)
+    key = ["rate", "repeat", "pass_id", "schedule", "loop", "is_cached"]
+    begins = open_loads.groupby(key, as_index=False)["started_at"].max().sort_values("started_at")
+    for name in ("is_cached", "loop"):
+        begins = begins[begins[name] == begins.groupby("rate")[name].transform("last")]
     newest = begins.drop_duplicates(["rate", "repeat"], keep="last")
     newest = newest[newest["pass_id"] == newest.groupby("rate")["pass_id"].transform("max")]
-    return open_loads.merge(newest.drop(columns="started_at"), on=loop)
+    return open_loads.merge(newest.drop(columns="started_at"), on=key)
 
 
 def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:

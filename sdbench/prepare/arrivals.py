@@ -26,6 +26,8 @@ class Arrivals:
     examples: tuple[str, ...]
     tokens: int | None = None  # length of every answer; None: the task decides
     has_cache: bool = False  # whether the server may have cached prompts that this loop has sent before
+    kind: str = "rate"  # or "ramp", "trace"
+    seed: int = 0  # of the run
 
     @cached_property
     def key(self) -> str:
@@ -33,6 +35,13 @@ class Arrivals:
         options = {"tokens": self.tokens} if self.tokens else {}
         options |= {"cache": True} if self.has_cache else {}
         return digest_of(json.dumps([self.repeat, self.times, self.examples, *([options] if options else [])]))
+
+    @cached_property
+    def loop(self) -> str:
+        """A hash of what decides the loop but its repeat: only loops with the same hash are repeats of each other."""
+        source = self.times if self.kind == "trace" else self.seed  # a trace has the same times in each repeat
+        parts = [self.kind, source, self.rates, self.examples, self.tokens, self.has_cache]
+        return digest_of(json.dumps(parts))
 
 
 def refuse_arrivals(run: Run) -> None:
@@ -59,16 +68,18 @@ def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
     schedules = []
     for repeat in range(timing.repeats):
         count = timing.requests
-        by_rate = [((rate,) * count, poisson_times(rate, count, run.seed, repeat)) for rate in timing.rate]
+        by_rate = [("rate", (rate,) * count, poisson_times(rate, count, run.seed, repeat)) for rate in timing.rate]
         if timing.ramp:
             rates = tuple(rate for rate in timing.ramp for _ in range(count))
-            by_rate.append((rates, ramp_times(timing.ramp, count, run.seed, repeat)))
+            by_rate.append(("ramp", rates, ramp_times(timing.ramp, count, run.seed, repeat)))
         if timing.trace is not None:
             times = read_trace(timing.trace)
-            by_rate.append(((float(f"{(len(times) - 1) / times[-1]:.6g}"),) * len(times), times))
-        for rates, times in by_rate:
+            rate = float(f"{(len(times) - 1) / times[-1]:.6g}")
+            by_rate.append(("trace", (rate,) * len(times), times))
+        for kind, rates, times in by_rate:
             asks = tuple(examples[index % len(examples)] for index in range(len(times)))
-            schedules.append(Arrivals(rates, repeat, times, asks, timing.tokens, timing.prefix_cache))
+            options = {"tokens": timing.tokens, "has_cache": timing.prefix_cache, "kind": kind, "seed": run.seed}
+            schedules.append(Arrivals(rates, repeat, times, asks, **options))
     return schedules
 
 

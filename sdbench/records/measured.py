@@ -116,6 +116,7 @@ class OpenLoadRecord:
     started_at: float = NAN
     failure: str = ""
     is_cached: bool = False  # whether the server may have had the prompt in its cache
+    loop: str = ""  # a hash of what all repeats of the loop share; empty in records of before
 
 
 @dataclass(frozen=True, slots=True)

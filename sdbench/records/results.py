@@ -186,8 +186,7 @@ class Results:
         """One row per measured cost of a call: pass_id, machine, model, kind, drafter ("" if unknown), tokens, seconds."""
         calls = self._rows_of_kind("calls")  # a run that continues a pass measures its calls anew, over the whole pass
         calls = calls[calls["run"] == calls.groupby(["pass_id", "machine"])["run"].transform("max")]
-        calls = _without_duplicates(calls, ("pass_id", "machine", "model", "kind", "drafter", "tokens"))
-        return calls.assign(drafter=calls["drafter"].fillna(""))
+        return _without_duplicates(calls, ("pass_id", "machine", "model", "kind", "drafter", "tokens"))
 
     @cached_property
     def loads(self) -> pd.DataFrame:
@@ -276,9 +275,9 @@ class Results:
 
         empty = plain_table([], kind, run="")
         table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="permissive")
-        for index, column in enumerate(table.schema):  # records from before a flag existed
-            if pa.types.is_boolean(column.type):
-                table = table.set_column(index, column.name, table[column.name].fill_null(False))
+        for index, column in enumerate(table.schema):  # records from before a flag or a name existed
+            if (unknown := {"bool": False, "string": ""}.get(str(column.type))) is not None:
+                table = table.set_column(index, column.name, table[column.name].fill_null(unknown))
         return table.to_pandas()
 
     def _with_labels(self, frame: pd.DataFrame) -> pd.DataFrame:

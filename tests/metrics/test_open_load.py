@@ -33,6 +33,7 @@ def queue(
                 "example": f"e{number}",
                 "pass_id": "p",
                 "schedule": f"s{rate}",
+                "loop": "",
                 "started_at": float(number),
                 "under_way": 1,
                 "failure": "",
@@ -297,3 +298,23 @@ def test_a_failure_leaves_out_one_request_and_not_the_others_of_its_text():
     row = open_load_table(pd.concat([rule, lossless])).set_index("cell").loc["ensemble"]
     assert row["unpaired"] == 1
     assert row["gain_over_lossless"] > 10, "the slow answer counts"
+
+
+def test_a_row_has_repeats_of_one_loop():
+    """Two repeats of a loop and then one of another, whose second repeat was not sent: the newest loop alone."""
+    old = [queue("lossless", 2.0, 0.4).assign(repeat=repeat, schedule=f"a{repeat}", loop="a") for repeat in (0, 1)]
+    new = queue("lossless", 2.0, 0.1).assign(schedule="b0", loop="b", started_at=1e6)
+    row = row_of(pd.concat([*old, new]))
+    assert row["n"] == 100
+    assert row["service_p90_s"] == pytest.approx(0.1)
+    assert row_of(pd.concat([*old, new.assign(started_at=-1.0)]))["n"] == 200
+    assert row_of(pd.concat([*(frame.assign(loop="") for frame in old), new]))["n"] == 100
+    assert row_of(pd.concat([each.assign(loop="") for each in (*old, new)]))["n"] == 200, "old records: one by repeat"
+
+
+def test_a_pass_of_before_that_goes_on_keeps_its_cells():
+    """The records of its first cell have no hash of the loop; the same schedule is the same loop."""
+    fast = queue("ensemble", 2.0, 0.1).assign(loop="a", started_at=1e6)
+    table = open_load_table(pd.concat([queue("lossless", 2.0, 0.2), fast])).set_index("cell")
+    assert table["n"].to_dict() == {"ensemble": 100, "lossless": 100}
+    assert table.at["ensemble", "gain_over_lossless"] > 1.5

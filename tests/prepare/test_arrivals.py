@@ -64,3 +64,19 @@ def test_a_trace_begins_at_0_and_has_numbers_or_objects(tmp_path):
     assert read_trace(str(file)) == (0, 1.5, 5)
     (arrivals,) = arrivals_of(run_of(rate=(), trace=str(file)), ["a"])
     assert arrivals.rates == pytest.approx([2 / 5] * 3)
+
+
+def test_repeats_of_a_loop_share_a_hash_and_other_loops_have_others(tmp_path):
+    first, again = arrivals_of(run_of(repeats=2), ["a", "b"])
+    assert first.key != again.key
+    assert first.loop == again.loop
+    (tmp_path / "trace").write_text("0\n1\n5\n")
+    (tmp_path / "other").write_text("0\n2\n5\n")
+    changed: list[dict[str, Any]] = [{"rate": (3.0,)}, {"requests": 11}, {"tokens": 4}, {"prefix_cache": True}]
+    changed += [{"rate": (), "ramp": (1.0, 2.0)}]
+    changed += [{"rate": (), "trace": str(tmp_path / name)} for name in ("trace", "other")]
+    loops = [arrivals_of(run_of(**options), ["a", "b"])[0].loop for options in changed]
+    reseeded = run_of()
+    reseeded.seed = 1
+    loops += [arrivals_of(reseeded, ["a", "b"])[0].loop, arrivals_of(run_of(), ["a", "c"])[0].loop]
+    assert len({first.loop, *loops}) == 1 + len(changed) + 2

@@ -163,6 +163,21 @@ def test_a_ramp_has_a_row_for_each_of_its_rates(sent_at, standin, tmp_path, caps
     assert len(server.seen) == sent
 
 
+def test_open_loops_are_sent_in_the_order_of_their_options(sent_at, standin, tmp_path):
+    """A rate that is also in the ramp has a row of the ramp alone, in every repeat."""
+    words = ("timing.rate=[900,300,700,500]", "timing.ramp=[800,700,600]", "timing.requests=6", "timing.repeats=2")
+    assert sent_at(standin(), *words) == 0
+    results = read(tmp_path / NAME)
+    frame = results.open_loads
+    assert frame["loop"].nunique() == 5
+    for _, part in frame.groupby("repeat"):
+        begins = part.groupby("schedule")["started_at"].min().sort_values()
+        rates = [part.loc[part["schedule"] == key, "rate"].unique().tolist() for key in begins.index]
+        assert rates == [[900], [300], [700], [500], [800, 700, 600]]
+    (sweep,) = sweeps_of([results], [summarise(results)])
+    assert FRAMES["open_load"](sweep)["n"].tolist() == [12] * 6
+
+
 def test_answers_of_a_fixed_length_and_a_cache_of_prompts_are_schedules_of_their_own(sent_at, standin, tmp_path):
     server = standin()
     assert sent_at(server, "timing.rate=400", "task.stop=[and]") == 0

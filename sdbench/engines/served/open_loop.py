@@ -65,6 +65,7 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
             repeat=arrivals.repeat,
             rate=arrivals.rates[request.number],
             schedule=arrivals.key,
+            loop=arrivals.loop,
             request=request.number,
             tokens=request.tokens,
             arrival_s=arrivals.times[request.number],

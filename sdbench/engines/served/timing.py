@@ -60,7 +60,7 @@ class LoadBlock(NamedTuple):
 
     @property
     def level(self) -> tuple[str, int]:
-        """Equal for blocks that are compared; closed loops sort first."""
+        """Equal for blocks that are compared."""
         return self.schedule, self.concurrency
 
 
@@ -171,7 +171,9 @@ def asks_of(examples: Sequence[str], concurrency: int) -> list[Ask]:
 
 
 def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask]) -> Iterator[LoadBlock]:
-    """Order the blocks: repeat by repeat, server by server and back; at each number of users the cells in random order."""
+    """Order the blocks: repeat by repeat, server by server and back; closed loops first; at each load the cells in random order."""
+    schedules = arrivals_of(decoder.job.run, list(decoder.job.prompts.ids))
+    rank = {each.key: number for number, each in enumerate(schedules, 1)}  # open loops in the order of their options
     groups: dict[ServerSetting, list[str]] = {}
     for point in plan.points:
         groups.setdefault(decoder.setting(point.cell.key), []).append(point.cell.key)
@@ -180,7 +182,8 @@ def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask
             blocks = {block for block in plan.todo if block.repeat == repeat and block.cell in cells}
             for cell in cells if blocks else ():
                 closed_loop(decoder, cell, warm, SINGLE)
-            for visit, level in enumerate(sorted({block.level for block in blocks})):
+            levels = sorted({(rank.get(block.schedule, 0), block.level) for block in blocks})
+            for visit, (_, level) in enumerate(levels):
                 by_cell = {block.cell: block for block in blocks if block.level == level}
                 numbers = order(len(cells), 2 * visit + repeat, decoder.job.run.seed)
                 yield from (by_cell[cells[index]] for index in numbers if cells[index] in by_cell)
