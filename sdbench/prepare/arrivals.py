@@ -11,7 +11,7 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from pathlib import Path
 
-from sdbench.config import ConfigError, Run, show
+from sdbench.config import NATIVE, ConfigError, Run, show
 from sdbench.files import digest_of
 from sdbench.imports import import_object
 
@@ -44,9 +44,16 @@ class Arrivals:
         return digest_of(json.dumps(parts))
 
 
-def refuse_arrivals(run: Run) -> None:
-    """Raise if requests at a rate are asked of an engine that is not a server, or if a trace cannot be read."""
-    if run.timing is None or not run.timing.is_open:
+def refuse_timing(run: Run) -> None:
+    """Raise if a server is asked for batches, or another engine for requests at a rate, or if a trace cannot be read."""
+    if run.timing is None:
+        return
+    if run.timing.batch_size > 1 and run.engine.name != NATIVE.name:
+        raise ConfigError(
+            f"timing.batch_size={run.timing.batch_size} needs engine=native; a server is timed with several requests at a time by "
+            f"engine.concurrency=[1,{run.timing.batch_size}]"
+        )
+    if not run.timing.is_open:
         return
     if not getattr(import_object(str(run.engine.target)), "takes_arrivals", False):
         option = next(name for name in ("rate", "ramp", "trace") if getattr(run.timing, name))

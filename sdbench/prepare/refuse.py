@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Component, ConfigError, RuleSweep, Run, nearest, show
 from sdbench.errors import first_line
-from sdbench.prepare.arrivals import refuse_arrivals
+from sdbench.prepare.arrivals import refuse_timing
 from sdbench.prepare.assisted import refuse_assisted
 from sdbench.prepare.heads import heads_of, warn_of_foreign_gates
 from sdbench.prepare.known_rows import warn_of_known_rows
@@ -42,7 +42,7 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     refuse_drafter_options(run, parts, **known_of(pair_info, parts))
     refuse_pair(run, pair_info, parts)
     refuse_assisted(run, pair_info, parts)
-    refuse_arrivals(run)
+    refuse_timing(run)
     if pair_info.is_hashed:
         trained_for = {"task": run.task.name, "temperature": run.temperature, "protocol": task.protocol}
         refuse_foreign_heads(run, pair_info, parts, trained_for)

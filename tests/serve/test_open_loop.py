@@ -300,3 +300,10 @@ def test_a_length_beyond_the_room_and_a_server_without_such_a_field(sent_at, sta
     words = ("timing.rate=400", "timing.prefix_cache=true", "engine.dialect.salt=null")
     assert sent_at(standin(), *words) == 2
     assert "this kind cannot" in capsys.readouterr().err
+
+
+def test_a_batch_of_the_native_latency_pass_is_refused(sent_at, standin, capsys):
+    """It was ignored, and the report said that it was the batch of the pass."""
+    assert sent_at(standin(), "timing.rate=400", "timing.batch_size=2") == 2
+    assert "timing.batch_size=2 needs engine=native; a server is timed with" in (error := capsys.readouterr().err)
+    assert "engine.concurrency=[1,2]" in error
