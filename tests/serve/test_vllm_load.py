@@ -1,6 +1,7 @@
 """Our open loop beside `vllm bench serve`: the same fields, of the same requests at the same times, against stand-ins of both."""
 
 import json
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -41,8 +42,16 @@ def test_chunks_come_with_the_answer():
     answer = SimpleNamespace(chunks=((0.5, 1), (0.75, 3)), num_tokens=4, server_s={})
     sent = SentRequest.of_answer(0, 10.0, 1, 0.0, answer)
     assert (sent.chunks_s, sent.first_token_s, sent.last_token_s) == ((10.5, 10.75), 10.5, 10.75)
+
+
+def test_an_answer_without_a_token_is_a_failure_and_no_fast_answer():
     nothing = SentRequest.of_answer(0, 10.0, 1, 0.0, SimpleNamespace(chunks=(), num_tokens=0, server_s={}))
-    assert (nothing.chunks_s, nothing.first_token_s, nothing.last_token_s) == ((), 10.0, 10.0)
+    assert (nothing.failure, nothing.tokens, nothing.chunks_s) == ("it sent no token", 0, ())
+    assert math.isnan(nothing.first_token_s)
+    assert math.isnan(nothing.last_token_s)
+    answered = SentRequest(1, 11.0, 11.5, 12.0, 1, 0.0, tokens=2, chunks_s=(11.5, 12.0))
+    fields = bench_vllm_load.fields_of([nothing, answered], [7, 7], {"ttft": 1000})
+    assert (fields["completed"], fields["failed"], 2 * fields["request_goodput"]) == (1, 1, 1)
 
 
 @pytest.mark.slow

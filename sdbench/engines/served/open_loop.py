@@ -1,8 +1,9 @@
 """An open loop: each request is sent at its time, whether or not earlier ones have ended, so that an overloaded server shows.
 
 A closed loop waits for a slow server and hides how long its users would have waited. Times count from the planned arrival, so
-that a client that falls behind adds waiting time and not speed. A request that fails is recorded and not repeated. Tokens are
-counted; ids that a stream omits are not asked for, because that request would be load that nobody planned.
+that a client that falls behind adds waiting time and not speed. A request that fails is recorded and not repeated; an
+answer without a token is a failure. Tokens are counted; ids that a stream omits are not asked for, because that request would be
+load that nobody planned.
 """
 
 from __future__ import annotations
@@ -47,11 +48,12 @@ class SentRequest:
 
     @classmethod
     def of_answer(cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer) -> SentRequest:
-        """Build it from an answer. A request without tokens ends when it was sent."""
+        """Build it from an answer. One without a token has no times, and is a failure, as in `vllm bench serve`."""
         times = tuple(sent_s + when for when, _ in answer.chunks)
-        first_s, last_s = (times[0], times[-1]) if times else (sent_s, sent_s)
+        if not times:
+            return cls(number, sent_s, NAN, NAN, under_way, started_at, failure="it sent no token")
         more = {"tokens": answer.num_tokens, "server_s": answer.server_s, "chunks_s": times}
-        return cls(number, sent_s, first_s, last_s, under_way, started_at, **more)
+        return cls(number, sent_s, times[0], times[-1], under_way, started_at, **more)
 
 
 def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: ServedDecoder) -> list[OpenLoadRecord]:
