@@ -29,6 +29,12 @@ def test_each_run_is_one_that_sdbench_takes_and_all_of_an_engine_share_its_recor
             assert len({run.folder for run in runs}) == 1
             assert {run.temperature for run in runs} == {0.0 if part != "audit" else 1.0}
             assert all((run.timing is None) == (part != "speed") for run in runs)
+    plugins = {
+        part: composer.run(words).engine.options.get("plugin")
+        for part in ("texts", "audit")
+        for words in real_engines.runs_of("vllm", part, options)
+    }
+    assert plugins == {"texts": False, "audit": True}, "vLLM on a CPU is refused at T = 1 without the plug-in"
     words = list(real_engines.runs_of("llamacpp", "texts", options))
     assert [word for run in words for word in run if "num_draft" in word] == [
         "num_draft=2",
