@@ -21,7 +21,10 @@ if TYPE_CHECKING:
 
 
 def metric(task: DataTask) -> evaluate.Metric:
-    """Return a task's scorer as an `evaluate.Metric`: predictions are answers, references their texts (for code: ids)."""
+    """Return a task's scorer as an `evaluate.Metric`: predictions are answers, references their texts.
+
+    Tasks that score whole rows (`scores_rows`: programs, tiny summaries, long documents) take row ids as references.
+    """
     import datasets
     import evaluate
 
@@ -31,7 +34,7 @@ def metric(task: DataTask) -> evaluate.Metric:
             return evaluate.MetricInfo(
                 description=f"sdbench {task.name}, {task.protocol}, version {task.version}: {task.rules.source}",
                 citation="",
-                inputs_description="predictions: list of answers; references: list of texts, or of row ids for code",
+                inputs_description="predictions: list of answers; references: list of texts, or of row ids",
                 features=datasets.Features(features),
             )
 

@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sdbench.config import nearest
+from sdbench.config import nearest, show
 from sdbench.config.checks import optional_integer
 from sdbench.tasks.data import Row, from_protocol
 from sdbench.tasks.padding import Padding
@@ -35,6 +35,7 @@ class DataTask(Padding):
 
     VERSION: ClassVar[str] = "1"
     WORDS: ClassVar[tuple[str, ...]] = ()  # options that name no file, though one may be called so
+    scores_rows: ClassVar[bool] = False  # whether a score needs more of a row than its reference
     metric: ClassVar[str]  # the headline
 
     def __post_init__(self) -> None:
@@ -100,7 +101,13 @@ class DataTask(Padding):
         return [self.measure(example, self.until_stop(completion).strip()) for example, completion in pairs]
 
     def reference_row(self, reference: str) -> Row:
-        """Return a row with only a reference, which is enough for scoring."""
+        """Return a row with only a reference, which is enough for scoring; where `scores_rows`, the row with this id."""
+        if self.scores_rows:
+            if reference not in self.rows:
+                raise ValueError(
+                    f"{self.name} is scored with its rows, so references are their ids, and {show(reference)} is none"
+                )
+            return self.rows[reference]
         return {**dict.fromkeys((*self.FIELDS, self._cut_field), ""), self.reference: reference}
 
     def until_stop(self, completion: str) -> str:

@@ -58,6 +58,7 @@ class CodeTask(DataTask):
     metric = "pass@1"
     metrics = (Metric("pass@1", "share"), Metric("pass@1_repaired", "share"))
     cut_side: ClassVar[str] = "start"  # of a long prompt, which ends with the signature and the tests
+    scores_rows = True  # a program has no reference text
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,10 +78,6 @@ class CodeTask(DataTask):
     @abstractmethod
     def candidates(self, row: Row, completion: str) -> Sequence[Candidate]:
         """Return texts that may hold the program, the protocol's first."""
-
-    def reference_row(self, reference: str) -> Row:
-        """Return the row of this id, which stands for a reference text: programs have none."""
-        return self.rows[reference]
 
     def preamble(self, row: Row) -> str:
         """Return code that the row adds to every answer."""

@@ -53,6 +53,7 @@ class LmEvalTask(DataTask):
 
     PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {"lm-eval": Protocol(ask="", max_new_tokens=LENGTH)}
     WORDS: ClassVar[tuple[str, ...]] = ("task", "include_path", "headline", "system")
+    scores_rows = True
 
     def __post_init__(self) -> None:
         if not self.task:
@@ -155,10 +156,6 @@ class LmEvalTask(DataTask):
         """Return the reference only, as in the harness: the prompt is not made of fields."""
         target = self._object.doc_to_target(row)
         return {"answer": "\n".join(map(str, target)) if isinstance(target, list) else str(target)}
-
-    def reference_row(self, reference: str) -> Row:
-        """Return the row of this id, which stands for the reference: a score needs the whole row."""
-        return self.rows[reference]
 
     def prompt_of(self, key: str) -> Prompt:
         return self._prompts[key]

@@ -47,6 +47,7 @@ class LongTiny(CnnDm):
     WORDS: ClassVar[tuple[str, ...]] = ("entropy",)
     metric = "score"
     metrics = (Metric("score", "share"), *(Metric(kind, "share", stats="ratio") for kind in KINDS))
+    scores_rows = True  # the article decides `copy`, and the id the kind of question
     padded_by = "length"
 
     def __post_init__(self) -> None:
@@ -73,11 +74,6 @@ class LongTiny(CnnDm):
         kinds = self.kinds(row)
         question = " ".join(QUESTIONS[kind] for kind in kinds)
         return {"document": str(row["article"]), "question": question, "answer": answer_of(kinds, row)}
-
-    def reference_row(self, reference: str) -> Row:
-        if self.protocol != "summary":
-            raise ValueError(f"answers of {self.name} with protocol={self.protocol} are scored with its rows only")
-        return {**super().reference_row(reference), "id": ""}
 
     def pad(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
         """Return the prompt with as many sentences about bystanders as fit."""

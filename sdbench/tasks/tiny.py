@@ -20,6 +20,7 @@ class TinyCnnDm(CnnDm):
     """cnndm-tiny. Facts: event, site, town, number of people, person."""
 
     metrics = (FACTS, *CnnDm.metrics)
+    scores_rows = True  # facts are those of the article
 
     def measure(self, example: Example, text: str) -> Score:
         share = share_stated(article_facts(example.row["article"]), text)
@@ -31,6 +32,7 @@ class TinyXSum(XSum):
     """xsum-tiny. Facts: prize, trade, winner, age, town, work, second."""
 
     metrics = (FACTS, *XSum.metrics)
+    scores_rows = True
 
     def measure(self, example: Example, text: str) -> Score:
         share = share_stated(document_facts(example.row["document"]), text)

@@ -56,6 +56,27 @@ def test_code_is_referred_to_by_its_row(offline):
     assert values == {"pass@1": 0.5, "pass@1_repaired": 0.5}
 
 
+@pytest.mark.parametrize(
+    ("name", "options", "perfect"),
+    [
+        ("cnndm-tiny", {}, {"facts": 1, "rougeL": 100}),
+        ("xsum-tiny", {}, {"facts": 1, "rougeL": 100}),
+        ("long-tiny", {"protocol": "questions"}, {"score": 1}),
+    ],
+)
+def test_a_task_that_scores_its_whole_row_is_referred_to_by_row_ids(offline, name, options, perfect):
+    """`facts` was 0 for every answer, and questions could not be scored."""
+    task = sdbench.tasks.load(name, n=2, **options)
+    examples = list(task.examples())
+    answers, ids = [task.fields(each.row)["answer"] for each in examples], [each.id for each in examples]
+    values = metric(task).compute(predictions=answers, references=ids)
+    assert {key: values[key] for key in perfect} == pytest.approx(perfect)
+    with pytest.raises(
+        ValueError, match=f"{name} is scored with its rows, so references are their ids, and A fire is none"
+    ):
+        metric(task).compute(predictions=answers, references=["A fire", ids[0]])
+
+
 def test_any_evaluate_metric_stands_beside_our_own(offline):
     folder = offline / "shout"
     folder.mkdir()
