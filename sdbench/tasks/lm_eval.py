@@ -25,7 +25,7 @@ from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
 from sdbench.tasks.harness_api import check_library
 from sdbench.tasks.harness_scores import HarnessReading, MetricKind, kind_of, read_answers
-from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail
+from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail, without_oldest_shot
 from sdbench.tasks.protocol import Fields, Protocol
 from sdbench.types import Example, Message, Metric, Prompt, Score
 
@@ -178,16 +178,22 @@ class LmEvalTask(DataTask):
         return {key: each if isinstance(each, Prompt) else Prompt(text=each) for key, each in contexts.items()}
 
     def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
-        """Cut the beginning of a prompt that is too long, as the harness does."""
+        """Shorten a prompt that is too long: the oldest shots that are turns go first, then its beginning is cut.
+
+        The harness cuts the beginning of the rendered text, and with it the system turn; here that stays while the question fits.
+        """
         whole = example.prompt
         if num_tokens(whole) <= limit:
             return example
-        prompt = longest(lambda count: tail(whole, count), length(whole), num_tokens, limit)
+        while num_tokens(whole) > limit and (shorter := without_oldest_shot(whole)) is not None:
+            whole = shorter
+        fits = num_tokens(whole) <= limit
+        prompt = whole if fits else longest(lambda count: tail(whole, count), length(whole), num_tokens, limit)
         return replace(example, prompt=prompt, is_prompt_cut=True)
 
     @property
     def cut_rule(self) -> str:
-        return "the end is kept"
+        return "oldest shots first, then the end is kept" if self.chat and self.multiturn else "the end is kept"
 
     def describe(self) -> dict[str, Any]:
         return {

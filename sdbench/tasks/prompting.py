@@ -142,6 +142,16 @@ def length(prompt: Prompt) -> int:
     return len(prompt.text if prompt.text is not None else prompt.messages[question_turn(prompt)].content)
 
 
+def without_oldest_shot(prompt: Prompt) -> Prompt | None:
+    """Return the prompt without its first turns of user and assistant; None if none are before the question."""
+    turns = prompt.messages
+    first = 1 if turns and turns[0].role == "system" else 0
+    roles = [turn.role for turn in turns[first : first + 2]]
+    if roles != ["user", "assistant"] or first + 1 >= question_turn(prompt):
+        return None
+    return replace(prompt, messages=(*turns[:first], *turns[first + 2 :]))
+
+
 def tail(prompt: Prompt, count: int) -> Prompt:
     """Return the prompt with only the last `count` characters of its text, or of the turn with the question; turns before it
     are left out.

@@ -25,7 +25,7 @@ from sdbench.tasks.harness import CODE_EVAL
 from sdbench.tasks.harness_api import USED
 from sdbench.tasks.harness_scores import statistics_of
 from sdbench.tasks.sandbox import Sandbox
-from sdbench.types import Example, Prompt
+from sdbench.types import Example, Message, Prompt
 
 HERE = Path(__file__).parent
 needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="the extra lm-eval is not installed")
@@ -142,6 +142,29 @@ def test_the_end_of_a_long_prompt_is_kept():
     cut = task.fit(example, lambda prompt: len(prompt.text), 50)
     assert cut.is_prompt_cut
     assert cut.prompt == Prompt(text=example.prompt.text[-50:])
+
+
+@needs_lm_eval
+def test_of_turns_that_are_too_long_the_oldest_shots_go_first_and_the_system_turn_stays():
+    """All shots and the system turn went, for a single token too many."""
+    task = load(chat=True, system="Be brief.", n=1)
+    (example,) = task.examples()
+    system, _, _, *shot, question = turns = example.prompt.messages
+
+    def size(prompt):
+        return sum(len(turn.content) for turn in prompt.messages)
+
+    def cut(limit):
+        return task.fit(example, size, limit).prompt.messages
+
+    assert cut(size(example.prompt)) == turns
+    assert cut(size(example.prompt) - 1) == (system, *shot, question)
+    shortest = size(Prompt(messages=(system, question)))
+    assert cut(shortest) == (system, question)
+    assert cut(shortest - 1) == (question,)
+    assert cut(20) == (Message("user", question.content[-20:]),)
+    rules = [load(n=1, **options).describe()["prompt_cut"] for options in ({"chat": True}, {})]
+    assert rules == ["oldest shots first, then the end is kept", "the end is kept"]
 
 
 OURS = """
