@@ -67,6 +67,11 @@ class LmEvalTask(DataTask):
         number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)
         integer("workers", self.workers, 1)
         harness.refuse_undecoded(self.task, self._tree)
+        if self.shots and self._tree.get("num_fewshot") == 0:
+            raise ConfigError(
+                f"task.shots={self.shots} has no effect: the file of {self.task} sets num_fewshot: 0, which lm_eval never "
+                "overrides; leave it out, or set another number in a copy of the file (task.include_path=)"
+            )
         self.dataset = str(self._tree.get("dataset_path") or self.task)
         self.dataset_config = self._tree.get("dataset_name")
         self.first_row = next(iter(self.rows.values()))

@@ -255,6 +255,7 @@ def test_corpus_statistics_of_the_harness_have_no_bounds_whatever_is_given(tmp_p
         ("gsm8k", {"include_path": "nowhere"}, "task.include_path=nowhere is not a folder"),
         ("gsm8k", {"headline": "bleu"}, r"headline must be a metric of gsm8k .*exact_match,strict-match"),
         ("gsm8k", {"shots": 99}, r"shots=99 for lm-eval-gsm8k: Sample larger than population"),
+        ("humaneval", {"shots": 1}, "task.shots=1 has no effect: the file of humaneval sets num_fewshot: 0"),
         ("", {}, "task=lm-eval needs the name of a task"),
     ],
 )
