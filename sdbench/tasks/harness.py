@@ -33,7 +33,10 @@ STRUCTURE = ("tag", "group", "task_list")  # keys of a file that are not options
 
 
 class CodeEval:
-    """The metric code_eval of `evaluate`, with programs run in sdbench's sandbox: the task that scores sets `run`."""
+    """The metric code_eval of `evaluate`, with programs run in sdbench's sandbox: the task that scores sets `run`.
+
+    As there, a candidate and its test are one program with one scope, so a name that only the test imports is known to both.
+    """
 
     run: Callable[[Sequence[Program]], list[Outcome]]
 
@@ -49,7 +52,7 @@ class CodeEval:
         from sdbench.tasks.sandbox import Program
 
         programs = [
-            Program(candidate, test)
+            Program(f"{candidate}\n{test}")
             for test, candidates in zip(references, predictions, strict=True)
             for candidate in candidates
         ]

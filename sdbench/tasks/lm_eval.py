@@ -210,6 +210,7 @@ class LmEvalTask(DataTask):
                 "version": self._object.VERSION,
                 "files": harness.digests_of(self._file),
                 "metrics": [metric.to_json() for metric in self.metrics],
+                **({"programs": "answer and test in one scope"} if self._tree.get("unsafe_code") else {}),
             },
         }
 

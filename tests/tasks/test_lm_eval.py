@@ -95,6 +95,13 @@ def test_code_eval_runs_programs_in_the_sandbox():
     assert [ending == "passed" for ends in endings for ending in ends] == [True, False, False, False]
 
 
+def test_a_name_that_only_the_test_imports_is_known_to_the_answer_as_in_code_eval():
+    answer, test = "def f(): return math.sqrt(4)", "import math\nassert f() == 2"
+    with Sandbox(timeout_s=1.0) as sandbox:
+        CODE_EVAL.run = sandbox.run
+        assert CODE_EVAL.compute(references=[test], predictions=[[answer]], k=[1])[0] == {"pass@1": 1.0}
+
+
 @needs_lm_eval
 def test_a_scoring_process_needs_no_rows():
     task = load(n=2)
