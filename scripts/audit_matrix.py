@@ -1,4 +1,4 @@
-"""Audit all rules × drafters × temperatures × warpers on the tiny random pair: results/audit/matrix.{json,md}.
+"""Audit all rules × temperatures × warpers on the tiny random pair: results/audit/matrix.{json,md}.
 
     python scripts/audit_matrix.py [tv=0.08] [rules=A,B] [workers=2] [out=results/audit]
     python scripts/audit_matrix.py model=llama-tiny [tv=0.1] [samples=300] …   # a trained pair at T = 0 and 1: matrix-llama-tiny.*
@@ -94,11 +94,8 @@ def combinations(
         for temperature in ("0", "1"):
             yield from (("model", temperature, "", rules[at : at + BATCH]) for at in range(0, len(rules), BATCH))
         return
-    for drafter in names("drafter"):
-        yield drafter, "0", "", rules
-        for temperature in ("0.7", "1"):
-            for warper in WARPERS:
-                yield drafter, temperature, warper, rules
+    yield "model", "0", "", rules
+    yield from (("model", temperature, warper, rules) for temperature in ("0.7", "1") for warper in WARPERS)
 
 
 def head_of(rule: str, model: str) -> str | None:
@@ -187,10 +184,19 @@ def run(
             lines.append({"rule": rule, "verdict": "not applicable", "why": str(error)})
         else:
             able.append(rule)
-    built = build(parse_audit(command_line(able, drafter, temperature, warper, model), compose_run))
+    lines += audited_lines(able, drafter, temperature, warper, tv, model, samples) if able else []
+    return [{"drafter": drafter, "temperature": temperature, "warper": warper, **line} for line in lines]
+
+
+def audited_lines(
+    rules: Sequence[str], drafter: str, temperature: str, warper: str, tv: float, model: str, samples: int
+) -> list[dict[str, Any]]:
+    """Return a line for each of these rules, which are audited in one stream."""
+    built = build(parse_audit(command_line(rules, drafter, temperature, warper, model), compose_run))
     report = audit(built.subject, AuditOptions(tv=tv, samples=samples if model else None))
     results = [*report.rows, *knob_results(built)]
-    for rule in able:
+    lines: list[dict[str, Any]] = []
+    for rule in rules:
         all_rows = [row for row in results if row.setting.split()[0] == rule]
         rows = [row for row in all_rows if row.samples]
         largest = max((row.statistic for row in rows if row.p is not None), default=0.0)
@@ -213,7 +219,11 @@ def run(
                 "why": "; ".join(bad),
             }
         )
-    return [{"drafter": drafter, "temperature": temperature, "warper": warper, **line} for line in lines]
+    return lines
+
+
+def key_of(line: dict[str, Any]) -> tuple[str, str, str, str]:
+    return line["drafter"], line["temperature"], line["warper"], line["rule"]
 
 
 def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny random pair") -> str:
@@ -263,11 +273,16 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
     )
 
 
+def keys_of(batches: Iterable[tuple[str, str, str, Sequence[str]]]) -> set[tuple[str, str, str, str]]:
+    """Return the combinations of some batches, each with one rule."""
+    return {(drafter, temperature, warper, rule) for drafter, temperature, warper, rules in batches for rule in rules}
+
+
 def missing_of(
     batches: Iterable[tuple[str, str, str, Sequence[str]]], lines: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[str, str, str, Sequence[str]]]:
     """Return the batches without the rules that `lines` have for a combination."""
-    held = {(line["drafter"], line["temperature"], line["warper"], line["rule"]) for line in lines}
+    held = set(map(key_of, lines))
     for drafter, temperature, warper, rules in batches:
         if left := [rule for rule in rules if (drafter, temperature, warper, rule) not in held]:
             yield drafter, temperature, warper, left
@@ -307,7 +322,8 @@ def main(argv: Sequence[str]) -> int:
     batches_of_run = list(combinations(model, rules, drafters))
     if options.get("missing") == "on":
         others, before_s = kept_lines(path, [])
-        others = [line for line in others if line["verdict"] != "too few" or line["drafter"] not in drafters]
+        again = keys_of(batches_of_run)
+        others = [line for line in others if line["verdict"] != "too few" or key_of(line) not in again]
         batches_of_run = list(missing_of(batches_of_run, others))
     if "retrieval" in drafters:
         from scripts.drafter_tables import write_corpus

@@ -15,9 +15,11 @@ from scripts.audit_matrix import (
     command_line,
     drafters_of,
     kept_lines,
+    main,
     missing_of,
     names,
     page,
+    run,
 )
 from scripts.audit_power import least_power
 from scripts.drafter_variants import AUDITED, POLICIES
@@ -107,6 +109,41 @@ def test_every_drafter_is_audited_by_itself_on_a_trained_pair():
     ]
     with pytest.raises(ValueError, match="drafters= needs a trained pair: give model=NAME"):
         drafters_of("all", "")
+
+
+def test_the_matrix_audits_the_draft_model_alone():
+    samplings = [("0", ""), *((temperature, warper) for temperature in ("0.7", "1") for warper in WARPERS)]
+    assert list(combinations("", ["exact"])) == [("model", *sampling, ["exact"]) for sampling in samplings]
+
+
+def test_where_no_rule_is_able_each_has_its_reason():
+    lines = run("model", "1", "", ["sure", "asd"], 0.08)
+    assert [(line["drafter"], line["rule"], line["verdict"]) for line in lines] == [
+        ("model", rule, "not applicable") for rule in ("sure", "asd")
+    ]
+    assert all(line["why"] for line in lines)
+    assert "| `asd` | – |" in page(lines, 1.0)
+
+
+@pytest.mark.slow
+def test_lines_with_too_few_samples_are_audited_again_and_others_are_kept(tmp_path):
+    """With missing=on and without drafters=; processes of a real call."""
+    samplings = [batch[:3] for batch in combinations("", ["sure"])]
+    line = {"verdict": "sound", "claims": 3, "found_tv": 0.07}
+    lines = [
+        {"drafter": name, "temperature": T, "warper": warper, "rule": "sure", **line} for name, T, warper in samplings
+    ]
+    lines[0]["verdict"] = lines[1]["verdict"] = "too few"
+    lines.append({**lines[0], "rule": "typical"})
+    path = tmp_path / "matrix.json"
+    path.write_text(json.dumps({"lines": lines, "seconds": 5.0}))
+    assert main(["missing=on", "rules=sure", "workers=1", f"out={tmp_path}"]) == 0
+    written = json.loads(path.read_text())["lines"]
+    assert written[:-2] == lines[2:], "those of this call that were sound, and the other rule's"
+    assert [(line["temperature"], line["verdict"]) for line in written[-2:]] == [
+        ("0", "not applicable"),
+        ("0.7", "not applicable"),
+    ]
 
 
 def test_only_what_is_missing_is_audited():
