@@ -24,3 +24,8 @@ def test_every_fault_can_be_planted(fault):
 def test_every_planted_fault_is_caught():
     ran = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_a_word_that_is_in_no_name_ends_it_before_anything_is_planted():
+    ran = subprocess.run([sys.executable, SCRIPT, "seed", "sead"], capture_output=True, text=True, check=False)
+    assert (ran.returncode, ran.stdout, ran.stderr) == (2, "", "mutate: no name of a fault contains 'sead'\n")
