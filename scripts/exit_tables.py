@@ -45,6 +45,11 @@ def train(steps: str, folder: Path) -> None:
         subprocess.run([sys.executable, str(script), "pair=llama-tiny", f"exits={steps}", f"out={folder}"], check=True)
 
 
+def records_name(temperature: str, layers: str, trained_steps: str | None) -> str:
+    """Return the folder of records of one target: another training is another folder."""
+    return f"exits-T{temperature}-{layers}" + (f"-trained-{trained_steps}" if trained_steps else "")
+
+
 def rows_of(run: Path, layers: str, is_trained: bool) -> pd.DataFrame:
     """Return a row for each rule of a run."""
     summary = summarise(sdbench.read(run))
@@ -78,7 +83,7 @@ def main(words: Sequence[str]) -> int:
     train(options["steps"], folder)
     frames = []
     for temperature, count, is_trained in product(options["temperatures"].split(","), layers, (False, True)):
-        name = f"exits-T{temperature}-{count}{'-trained' if is_trained else ''}"
+        name = records_name(temperature, count, options["steps"] if is_trained else None)
         target = [f"model.target={(folder / 'target').resolve()}"] if is_trained else []
         drafter = ["drafter=early-exit", f"drafter.exit_layer={count}", "model.draft=null"]
         given = [f"temperature={temperature}", f"n={options['n']}", "w=0.7", "timing=off", "report=off"]

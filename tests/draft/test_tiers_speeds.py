@@ -72,6 +72,12 @@ def test_the_page_of_early_exits_names_the_training():
     assert "| trained | 4 | 0 | lossless | 0.500 | 2.50 | 25.0 |" in page
 
 
+def test_records_of_another_training_are_another_folder():
+    assert exit_tables.records_name("0", "4", None) == "exits-T0-4"
+    names = {exit_tables.records_name("0", "4", steps) for steps in (None, "600", "1200")}
+    assert len(names) == 3
+
+
 @pytest.mark.results
 def test_a_target_trained_for_early_exits_keeps_twice_as_many_of_its_drafts():
     table = pd.read_csv(DRAFTERS / "exits.csv").set_index(["temperature", "layers", "verifier", "is_trained"])
