@@ -2,7 +2,7 @@
 
     python scripts/drafter_tables.py [tasks=gsm8k-tiny,cnndm-tiny] [temperatures=0,1] [parts=shipped,foreign,int8] [n=200]
                                      [timing=off] [records=results] [out=results/drafters]
-    python scripts/drafter_tables.py drafters=block tasks=gsm8k-tiny n=100  # only these
+    python scripts/drafter_tables.py drafters=block tasks=gsm8k-tiny n=100  # only these, without parts=
     python scripts/drafter_tables.py parts=lengths,quantised,trained tasks=gsm8k-tiny n=100     # drafter_variants.py
     python scripts/drafter_tables.py tasks=none [out=results/drafters]      # rewrites README and figure from summary.csv
 
@@ -311,11 +311,24 @@ def redraw(out: Path) -> None:
     readme.write_text(f"{above}{MARKER}\n\n{text_of(summary, speeds)}")
 
 
+def refuse_names(drafters: Sequence[str], *, has_parts: bool) -> None:
+    """Raise a ValueError for drafters= with parts=, or with a drafter that does not take the pair's own draft."""
+    if has_parts:
+        raise ValueError(
+            "drafters= runs these drafters with the pair's own draft, and no parts: remove parts= or drafters="
+        )
+    if foreign := [name for name in drafters if name in FOREIGN]:
+        raise ValueError(f"drafters={foreign[0]} takes a draft of another tokenizer: give parts=foreign instead")
+
+
 def main(words: Sequence[str]) -> int:
     with exit_on_mistake("drafter_tables", __doc__, words):
-        options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
+        given_options = parse_words(words, DEFAULTS).options
+        options = DEFAULTS | dict(given_options)
         known = [*PARTS, *HEADINGS, "trained", *VARIANTS]
         parts = choose("parts", options["parts"], known)
+        if options["drafters"] != "all":
+            refuse_names(options["drafters"].split(","), has_parts="parts" in given_options)
     out, records, frames = Path(options["out"]), Path(options["records"]), []
     tasks = options["tasks"].split(",") if options["tasks"] != "none" else []
     is_whole = options["drafters"] == "all"

@@ -131,6 +131,22 @@ def test_a_mistaken_word_is_one_sentence(capsys):
     assert capsys.readouterr().err.startswith("drafter_tables: parts must be among shipped, foreign, int8, lengths,")
 
 
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["drafters=block", "parts=trained"], "drafters= runs these drafters with the pair's own draft, and no parts"),
+        (["drafters=block", "parts=shipped"], "drafters= runs these drafters with the pair's own draft, and no parts"),
+        (["drafters=lookup,universal"], "drafters=universal takes a draft of another tokenizer: give parts=foreign"),
+    ],
+)
+def test_drafters_that_would_not_be_measured_are_refused(words, reason, tmp_path, capsys):
+    with pytest.raises(SystemExit) as caught:
+        drafter_tables.main([*words, "tasks=none", f"records={tmp_path / 'records'}", f"out={tmp_path}"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith(f"drafter_tables: {reason}")
+    assert not (tmp_path / "records").exists(), "nothing was trained"
+
+
 @pytest.mark.results
 def test_every_length_policy_has_its_rows():
     summary = pd.read_csv(DRAFTERS / "summary.csv")
