@@ -15,13 +15,14 @@ import subprocess
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts.bench_tools import Stopwatch, time_engines
+from sdbench.embedded import PAIRS
 from sdbench.words import choose, exit_on_mistake, parse_words
 
 WAYS = ("ours", "eager", "at-once", "assisted", "plain", "phases")
@@ -30,11 +31,22 @@ RIVALS = {"plain": "plain generate's", "assisted": "assisted generate's"}
 PLACES = {"first": slice(0, 1), "all": slice(None), "last": slice(-1, None)}  # texts of a process
 PROMPT = 200
 DEFAULTS = {"pair": "llama-tiny", "texts": "8", "new": "64", "seed": "0"}
+OF_PROCESSES = {"device": "cpu", "dtype": "float32", "threads": "1"}
+
+
+def options_of_processes(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the options that all these processes have; ValueError where others are given."""
+    if (pair := given.get("pair", DEFAULTS["pair"])) not in PAIRS:
+        raise ValueError(f"cold= needs an embedded pair: pair must be among {', '.join(PAIRS)}, got {pair}")
+    for name, value in OF_PROCESSES.items():
+        if given.get(name, value) != value:
+            raise ValueError(f"cold= measures processes with {name}={value}, got {name}={given[name]}")
+    return OF_PROCESSES
 
 
 def measure_cold(bench: Any, texts: str) -> Iterator[Any]:
     """Return the figures of first texts; `bench` is a Bench of bench_engine. An error in a process ends the benchmark."""
-    pair, new = bench.name or "llama-tiny", bench.new
+    pair, new = bench.name, bench.new
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for seed in range(bench.repeats):
         for way, outcomes in runs.items():

@@ -7,7 +7,7 @@ against the limits of the machine's arithmetic and memory.
 
 rules= measures verification rules beside Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE. drafters= measures
 drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh processes
-instead (bench_cold.py, an embedded pair on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
+instead (bench_cold.py, an embedded pair in float32 on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
 What is compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
 pair reads word problems of gsm8k-tiny one after another, a FOLDER (with target/ and draft/) and a random pair read random
 ids; the drafts of random pairs are hardly ever kept, so their tokens/s are a worst case, while ratios stay fair. out= gets
@@ -32,9 +32,9 @@ import transformers
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from scripts.bench_cold import measure_cold
+from scripts.bench_cold import measure_cold, options_of_processes
 from scripts.bench_drafters import measure_drafters
-from scripts.bench_rules import measure_rules
+from scripts.bench_rules import measure_rules, names_of
 from scripts.bench_tools import Stopwatch, hook_models, time_engines
 from sdbench import tasks
 from sdbench.engine import Engine, generate
@@ -483,8 +483,12 @@ def main(argv: Sequence[str]) -> None:
         words = parse_words(argv, {key: value or "X" for key, value in DEFAULTS.items()})
         if words.paths:
             raise ValueError(f"options are KEY=VALUE, got {words.paths[0]}")
-    options = {**DEFAULTS, **words.options}
-    group = next((name for name in ("rules", "drafters", "cold") if options[name]), "engine")
+        options = {**DEFAULTS, **words.options}
+        group = next((name for name in ("rules", "drafters", "cold") if options[name]), "engine")
+        if group == "rules":
+            names_of(options["rules"])
+        elif group == "cold":
+            options |= options_of_processes(words.options)
     measures = {"rules": measure_rules, "drafters": measure_drafters, "cold": measure_cold}
     transformers.logging.set_verbosity_error()
     print(HEAD)

@@ -26,6 +26,7 @@ from sdbench.train.options import RECIPES
 from sdbench.types import Limits
 from sdbench.verify import Ensemble, Exact
 from sdbench.verify.head import SHIP, linear, width_of
+from sdbench.words import choose
 
 NEW, NUM_DRAFT, WARM_UPS = 48, 5, 2
 FOUR = ("exact", "ensemble", "lenience", "typical")
@@ -41,13 +42,17 @@ def widths_of(target: Any, draft: Any) -> Widths:
     return {f"{role}_hidden": int(model.config.hidden_size) for role, model in (("target", target), ("draft", draft))}
 
 
+def names_of(names: str) -> list[str]:
+    """Return the names of rules, for `all` or a list; ValueError for an unknown one."""
+    known = sorted(path.stem for path in (config_dir() / "verifier").glob("*.yaml"))
+    return known if names == "all" else sorted(choose("rules", names, known))
+
+
 def rules_of(names: str, temperature: float, widths: Widths) -> dict[str, Any]:
     """Return {name: rule} for `all` or a list: those that work at this temperature and draft length, with untrained heads."""
-    files = sorted((config_dir() / "verifier").glob("*.yaml"))
-    wanted = [file for file in files if names == "all" or file.stem in names.split(",")]
-    if not wanted:
-        sys.exit(f"bench_engine: rules={names} names no file of configs/verifier")
-    rules = {file.stem: middle(yaml.safe_load(file.read_text()), widths) for file in wanted}
+    folder = config_dir() / "verifier"
+    trees = {name: yaml.safe_load((folder / f"{name}.yaml").read_text()) for name in names_of(names)}
+    rules = {name: middle(tree, widths) for name, tree in trees.items()}
     return {name: rule for name, rule in rules.items() if works(rule, temperature)}
 
 
