@@ -105,9 +105,7 @@ class Results:
     def open_config_of(self, cells: Sequence[str]) -> dict[str, Any]:
         """The configuration of the last run that planned any of these cells and whose requests arrived at a rate, or {}."""
         planned = {run: (facts.get("planned") or {}).get("cells", cells) for run, facts in self.provenance.items()}
-        runs = [
-            run for run, keys in planned.items() if keys is cells or not set(keys).isdisjoint(cells)
-        ]  # or names no cells
+        runs = [run for run, keys in planned.items() if keys is cells or set(keys) & set(cells)]  # or it names none
         timed = ((self.configs[run], self.configs[run].get("timing")) for run in reversed(runs))
         return next((c for c, timing in timed if isinstance(timing, dict) and any(map(timing.get, ARRIVALS))), {})
 
