@@ -1,6 +1,8 @@
 """Requests at a rate against a stand-in: sent at their times, recorded one by one, completed by the same command."""
 
 import json
+import os
+import resource
 import threading
 import time
 
@@ -307,3 +309,23 @@ def test_a_batch_of_the_native_latency_pass_is_refused(sent_at, standin, capsys)
     assert sent_at(standin(), "timing.rate=400", "timing.batch_size=2") == 2
     assert "timing.batch_size=2 needs engine=native; a server is timed with" in (error := capsys.readouterr().err)
     assert "engine.concurrency=[1,2]" in error
+
+
+def test_more_requests_than_this_process_may_open_files_do_not_fail(sent_at, standin, tmp_path):
+    """The server holds its answers until all are under way; each is two open files here, where the server is a thread."""
+    before, count = resource.getrlimit(resource.RLIMIT_NOFILE), 120
+
+    def hold(body) -> Text:
+        end = time.monotonic() + 20
+        while server.most_under_way < count and body["max_tokens"] == 3 and time.monotonic() < end:
+            time.sleep(0.01)
+        return Text([5] * 3, [1], [3])
+
+    server = standin(hold)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (len(os.listdir("/dev/fd")) + 60, before[1]))
+        assert sent_at(server, "timing.rate=10000", f"timing.requests={count}", "timing.tokens=3") == 0
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    failures = read(tmp_path / NAME).open_loads["failure"]
+    assert failures.tolist() == [""] * count

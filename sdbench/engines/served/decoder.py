@@ -14,10 +14,12 @@ from sdbench.engines.served.servers import OpenServer, Servers
 from sdbench.engines.served.timing import time_plan
 from sdbench.engines.stops import end_of, stopper
 from sdbench.plan import Work, WorkItem
+from sdbench.prepare.arrivals import arrivals_of
 from sdbench.prepare.progress import warn
 from sdbench.records import PooledRecord
 from sdbench.serve.answer import Answer
 from sdbench.serve.client import Client
+from sdbench.serve.file_limit import allow_requests
 from sdbench.serve.pump import Pump
 from sdbench.serve.rounds import CountedRounds, cut_rounds, steps_within, without_drafts
 from sdbench.types import EngineError, Generation
@@ -67,6 +69,8 @@ class ServedDecoder:
             raise ConfigError(
                 "timing.prefix_cache=true needs a server that can be told to cache a prompt, and this kind cannot"
             )
+        if timing.is_open:
+            allow_requests(max(len(each.times) for each in arrivals_of(self.job.run, list(self.job.prompts.ids))))
 
     def close(self) -> None:
         try:

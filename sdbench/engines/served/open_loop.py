@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from sdbench.plan import WorkItem
 from sdbench.records import OpenLoadRecord
 from sdbench.serve.answer import UnansweredError
+from sdbench.serve.file_limit import allow_requests
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
@@ -86,6 +87,7 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
 
 def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[SentRequest]:
     """Send each request at its time. EngineError if all fail, or if the server no longer answers afterwards."""
+    allow_requests(len(arrivals.times))
     client = decoder.servers.at(decoder.setting(cell)).client
     bodies = [body_of(decoder, client, cell, example, arrivals) for example in arrivals.examples]
     if (

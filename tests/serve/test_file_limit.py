@@ -1,0 +1,49 @@
+"""Each request under way is an open file: the client's limit is raised, or refused, and is never a failure of the server."""
+
+import os
+import resource
+import subprocess
+import sys
+
+import pytest
+
+from sdbench.serve.file_limit import OTHERS, allow_requests
+
+LIMITED = """
+import resource, sys
+from sdbench.serve.file_limit import allow_requests
+resource.setrlimit(resource.RLIMIT_NOFILE, (64, 300))
+allow_requests(int(sys.argv[1]))
+print(*resource.getrlimit(resource.RLIMIT_NOFILE))
+"""
+
+
+@pytest.fixture
+def soft_limit():
+    """Set the soft limit of this process so many files above those that are open; it is restored afterwards."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def set_to(more: int) -> int:
+        limit = len(os.listdir("/dev/fd")) + more
+        resource.setrlimit(resource.RLIMIT_NOFILE, (limit, before[1]))
+        return limit
+
+    yield set_to
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+@pytest.mark.parametrize("count", [200, 201])
+def test_the_soft_limit_is_raised_to_the_hard_one_which_is_refused_if_too_low(count):
+    done = subprocess.run([sys.executable, "-c", LIMITED, str(count)], capture_output=True, text=True, check=False)
+    if count + OTHERS <= 300:
+        assert done.stdout.split() == ["300", "300"], done.stderr
+    else:
+        assert done.returncode
+        assert "ConfigError: an open loop of 201 requests may have all of them under way, and" in done.stderr
+        assert "may open 300 files at most: send fewer requests, or raise the limit (ulimit -Hn)" in done.stderr
+
+
+def test_a_limit_that_suffices_stays(soft_limit):
+    limit = soft_limit(500)
+    allow_requests(limit - OTHERS)
+    assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limit
