@@ -1,4 +1,6 @@
-"""Quote exceptions of other libraries in messages."""
+"""Quote exceptions of other libraries, and commands, in messages."""
+
+import re
 
 # What a rule, a drafter or a metric of somebody's own may raise. Errors of the records and of engines end a run.
 OF_CODE = (AssertionError, AttributeError, NameError)  # a mistake in code, whose traceback is kept
@@ -17,3 +19,8 @@ def sentence_of_failure(error: BaseException) -> str:
     """Return the class of an exception and the first line of its message."""
     lines = str(error).splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else 'no message'}"
+
+
+def without_force(command: str) -> str:
+    """Return a command that goes on with what it began; with force=true it would decode all texts once more."""
+    return re.sub(r" \+*force=\S+", "", command)

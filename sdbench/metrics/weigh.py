@@ -11,6 +11,7 @@ from typing import Any
 
 import pandas as pd
 
+from sdbench.errors import without_force
 from sdbench.metrics import quality, speed
 from sdbench.metrics.cells import BASELINES, format_value, metric_of, reference, table_of, titles
 from sdbench.metrics.degenerate import degenerate
@@ -208,7 +209,7 @@ class _Weigher:
             left_out=left_out,
             quality=self._above_worst(bases[keys[0]], metric),
             draft=self._draft(bases[keys[0]], metric),
-            command=str(config.get("command") or ""),
+            command=without_force(str(config.get("command") or "")),
             batch_size=int(timing.get("batch_size", 1)),
         )
 

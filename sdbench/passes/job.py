@@ -11,6 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from sdbench.config import ConfigError, Run
+from sdbench.errors import without_force
 from sdbench.hub import HubError
 from sdbench.passes.slurm import batch_job, name_batch_job
 from sdbench.prepare.progress import engine_warnings, warn
@@ -31,17 +32,20 @@ def run_job(run: Run, words: Sequence[str], *, launch: str | None = None) -> int
     """Run the job and return its exit code. `words` is the command line, to be printed after an interruption. `launch`: an id of
     the multirun that the job is of; it and its requeues decode what its jobs share once if `force` is given.
     """
+    forced: list[str] = []  # keys of cells, as soon as the records say that they are decoded again
     try:
         with engine_warnings(), sigterm_as_ctrl_c():
-            return _run(run, words, launch or batch_job())
+            return _run(run, words, launch or batch_job(), forced)
     except (ConfigError, HubError, SchemaError) as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return Exit.BAD_CONFIG
     except (StoreError, EngineError) as error:
-        print(f"sdbench: {error}", file=sys.stderr)
+        hint = " (without force=true, which decodes everything once more)" if forced else ""
+        print(f"sdbench: {error}{hint}", file=sys.stderr)
         return Exit.FAILED
     except KeyboardInterrupt:
-        again = shlex.join(["python", "-m", "sdbench", *words])
+        command = shlex.join(["python", "-m", "sdbench", *words])
+        again = without_force(command) if forced else command
         print(f"sdbench: interrupted; what was finished is in {run.folder}; continue with: {again}", file=sys.stderr)
         return Exit.INTERRUPTED
     except Exception as error:
@@ -56,20 +60,20 @@ def _is_a_launchers(error: Exception) -> bool:
     return type(error).__module__.partition(".")[0] == "submitit"
 
 
-def _run(run: Run, words: Sequence[str], launch: str | None) -> int:
+def _run(run: Run, words: Sequence[str], launch: str | None, forced: list[str]) -> int:
     from sdbench.engines.job import prepare
     from sdbench.passes.scoring import Scorers
 
     job = prepare(run, words)
     scorers = Scorers(job.task)
     try:
-        failed = _passes(job, scorers, launch)
+        failed = _passes(job, scorers, launch, forced)
     finally:
         scorers.close()
     return Exit.FAILED if failed else Exit.DONE
 
 
-def _passes(job: Job, scorers: Scorers, launch: str | None) -> dict[str, str]:
+def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -> dict[str, str]:
     from sdbench.engines.job import Models
     from sdbench.passes.finish import finish
     from sdbench.passes.near_ties import measure_near_ties
@@ -89,6 +93,7 @@ def _passes(job: Job, scorers: Scorers, launch: str | None) -> dict[str, str]:
         store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, pair_info))
         if run.force:
             store.force([point.cell.key for point in planned], token=launch)
+            forced += [point.cell.key for point in planned]
         with closing(Models(job, store)) as models:
             failed = QualityPass(job, store, scorers, models)()
             if run.shard.index == 0:

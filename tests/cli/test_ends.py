@@ -12,7 +12,7 @@ import pytest
 from nursery import wait_for_a_part
 
 from sdbench.cli import main
-from sdbench.records import read
+from sdbench.records import StoreError, read
 from tests.records.equality import assert_same_records
 
 NAME = "micro-gsm8k-tiny"
@@ -67,6 +67,29 @@ def test_a_report_that_cannot_be_written_is_one_sentence_too(words, tmp_path, ca
     message = [line for line in capsys.readouterr().err.splitlines() if "cannot write" in line]
     assert len(message) == 1
     assert len(read(tmp_path / NAME).generations) == 4
+
+
+def test_a_run_with_force_that_ends_early_names_a_command_that_goes_on(words, tmp_path, capsys, monkeypatch):
+    """The same words would decode everything once more."""
+    given = [*words(tmp_path, n=2, max_new_tokens=4), "force=true"]
+    assert main(given) == 0
+
+    def ends(error: BaseException) -> str:
+        def end(*_: object) -> None:
+            raise error
+
+        capsys.readouterr()
+        with monkeypatch.context() as patch:
+            patch.setattr("sdbench.passes.finish.finish", end)  # all texts are there
+            main(given)
+        return capsys.readouterr().err.splitlines()[-1]
+
+    message = ends(StoreError("the disk is full; the same command goes on"))
+    assert message.endswith("the same command goes on (without force=true, which decodes everything once more)")
+    again = ends(KeyboardInterrupt()).partition("continue with: ")[2]
+    assert "force=true" not in again
+    assert main(shlex.split(again)[3:]) == 0
+    assert "nothing to decode" in capsys.readouterr().err
 
 
 @pytest.mark.slow

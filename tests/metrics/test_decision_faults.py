@@ -17,7 +17,7 @@ from sdbench.metrics.needed import examples_needed
 from sdbench.metrics.recommend import at_speed, breakpoints, decide, recommend
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
-from sdbench.metrics.weigh import Gain, Weighed
+from sdbench.metrics.weigh import Gain, Weighed, weigh_sweeps
 from sdbench.types import Metric
 from tests.records.synthetic import write_synthetic
 
@@ -316,6 +316,14 @@ def test_a_safe_setting_that_is_modelled_faster_but_was_not_timed_is_named_with_
     assert "ensemble w=2 K=5 is safe too and modelled at 2.80× the target alone, but was not timed" in advice.text
     assert "python -m sdbench model=m margin=9" in advice.text
     assert decide(weighed({2: (1.2, 1.3)}), 9.0).untimed is None
+
+
+def test_the_command_that_times_a_setting_does_not_decode_everything_once_more(tmp_path):
+    results = folder(tmp_path)
+    command = "python -m sdbench n=60 force=true w=0.3"
+    results.__dict__["configs"] = {run: {**config, "command": command} for run, config in results.configs.items()}
+    (sweep,) = weigh_sweeps(results, resamples=50)
+    assert sweep.command == "python -m sdbench n=60 w=0.3"
 
 
 def test_near_the_margin_a_limit_has_two_decimals():
