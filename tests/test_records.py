@@ -255,6 +255,26 @@ def test_damage_in_the_texts_of_a_part_is_repaired(tmp_path: Path):
     assert_same_records(folder, tmp_path / "whole")
 
 
+def test_a_part_set_aside_by_a_run_of_other_cells_is_a_problem_until_its_texts_are_there_again(tmp_path: Path):
+    def run(point: Cell) -> list[str]:
+        planned = {"cells": [point.key], "examples": 4, "samples": 1}
+        with Store.open(tmp_path, config={}, provenance={"planned": planned}) as store:
+            store.add_cells([point])
+            store.append_generations([r for r in records(point) if (r.cell, r.example, r.sample) not in store.held()])
+            return store.compact()
+
+    assert run(ENSEMBLE) == []
+    name = part(tmp_path, "generations").name
+    torn_half(part(tmp_path, "generations"))
+    assert run(TARGET) == [name]
+    (problem,) = sdbench.read(tmp_path).problems
+    assert (problem.kind, problem.name) == ("missing", f".torn-{name}")
+    assert run(TARGET) == []
+    assert len(sdbench.read(tmp_path).problems) == 1
+    assert run(ENSEMBLE) == []
+    assert sdbench.read(tmp_path).problems == ()
+
+
 def test_a_part_that_the_disk_does_not_give_now_is_not_set_aside(tmp_path: Path, monkeypatch):
     folder = write(tmp_path, records(examples=6))
     broken = part(folder, "generations")

@@ -101,7 +101,9 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
             if run.timing is not None and run.shard.index == 0:
                 _time(job, store, models, failed)
         for name in store.compact():
-            warn(f"{name} was damaged: its records were recomputed, and the file was set aside as .torn-{name}")
+            warn(
+                f"{name} was damaged and is set aside as .torn-{name}: the commands that made its records make them again"
+            )
     try:
         finish(run, planned, failed)
     except OSError as error:

@@ -10,13 +10,12 @@ import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from sdbench.records.parts import TornPartError, commit_table, new_stem, read_table
+from sdbench.records.parts import ASIDE, TornPartError, commit_table, new_stem, read_table
 from sdbench.records.snapshot import Snapshot
 
 MIN_PARTS = 2
 LARGE_BYTES = 64 * 2**20  # larger parts are not merged, so that a long sweep is not rewritten again and again
 KEY = ["cell", "example", "sample"]
-ASIDE = ".torn-"  # prefix of a file that is no longer a part but is kept for inspection
 
 
 def small_parts(snapshot: Snapshot, kind: str) -> list[str]:

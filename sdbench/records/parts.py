@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 SCHEMA = 1  # raise it when a reader of the old number would misread; a reader reads every number up to its own
 _META_SCHEMA, _META_REPLACES = b"sdbench.schema", b"sdbench.replaces"
 TMP_PREFIX = ".tmp-"
+ASIDE = ".torn-"  # prefix of a file that is no longer a part but is kept for inspection
 
 
 class StoreError(Exception):

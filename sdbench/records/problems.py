@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from typing import TYPE_CHECKING
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from sdbench.records.planned import num_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -15,28 +18,51 @@ def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
     """Report the problems that show in these rows, those that count of each text."""
     cells, examples, runs, epochs = (rows[name].to_pylist() for name in ("cell", "example", "run", "epoch"))
     latest: dict[tuple[str, str | None], str] = {}  # the last run that wrote a text; its id begins with the time
-    counts: Counter[tuple[str, str | None]] = Counter()
+    new: defaultdict[str, Counter[str]] = defaultdict(
+        Counter
+    )  # cell -> example -> texts since the cell was last forced
+    held: defaultdict[str, Counter[str]] = defaultdict(Counter)  # the same of all texts
     old: Counter[str] = Counter()
     for cell, example, run, epoch in zip(cells, examples, runs, epochs, strict=True):
         is_old = epoch < snapshot.epochs.get(cell, 0)
         old[cell] += is_old
+        new[cell][example] += not is_old
+        held[cell][example] += 1
         for scope in ((cell, example), (cell, None)):
             latest[scope] = max(run or "", latest.get(scope, ""))
-            counts[scope] += not is_old
     for failure in snapshot.failures:
         cell, example = failure["cell"], failure["example"]
         # Other texts of the same run prove nothing, unless no text is missing: another process may have written it.
         is_later = latest.get((cell, example), "") > failure["run"]
-        if not is_later and not 0 < _num_planned(snapshot, failure["run"], example) <= counts[cell, example]:
+        if not is_later and not _is_complete(_plan_of(snapshot, failure["run"]), new[cell], example):
             snapshot.report("failure", cell if example is None else f"{cell}, example {example}", failure["message"])
     for cell, num in old.items():
         if num:
             snapshot.report("forced", cell, f"{num} generations are not yet computed anew since force=true")
         if cell not in snapshot.cells:
             snapshot.report("missing", cell, f"cell-{cell}.json is missing or torn: no labels for its records")
+    _report_set_aside(snapshot, held)
 
 
-def _num_planned(snapshot: Snapshot, run: str, example: str | None) -> int:
-    """Return how many texts of a cell, or of one of its examples, a run was to have; 0 if that is not known."""
-    planned = snapshot.runs.get(run, {}).get("provenance", {}).get("planned") or {}
-    return int(planned.get("samples", 0)) * (1 if example is not None else int(planned.get("examples", 0)))
+def _report_set_aside(snapshot: Snapshot, held: Mapping[str, Mapping[str, int]]) -> None:
+    """Report damaged parts that were set aside as long as texts are missing that runs of the folder planned."""
+    plans = [planned for run in snapshot.runs if (planned := _plan_of(snapshot, run))] if snapshot.set_aside else []
+    if any(num_missing(planned, held.get(cell, {})) for planned in plans for cell in planned["cells"]):
+        for name in snapshot.set_aside:
+            snapshot.report(
+                "missing",
+                name,
+                f"{name} was damaged and set aside, and planned texts are missing: run their commands again",
+            )
+
+
+def _plan_of(snapshot: Snapshot, run: str) -> Mapping[str, Any]:
+    """Return what a run was to decode; {} if that is not known."""
+    return snapshot.runs.get(run, {}).get("provenance", {}).get("planned") or {}
+
+
+def _is_complete(planned: Mapping[str, Any], counts: Counter[str], example: str | None) -> bool:
+    """Return whether a cell, or one of its examples, has all planned texts; False if it is not known how many."""
+    if not planned:
+        return False
+    return num_missing(planned, counts) == 0 if example is None else counts[example] >= int(planned["samples"])

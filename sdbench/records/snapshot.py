@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.records.keys import Cell
-from sdbench.records.parts import TornPartError, list_parts, read_json, read_replaces, read_table
+from sdbench.records.parts import ASIDE, TornPartError, list_parts, read_json, read_replaces, read_table
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +54,7 @@ class Snapshot:
     epochs: dict[str, int]  # cell -> the epoch that force has requested
     forced: dict[str | None, set[str]] = field(default_factory=dict)  # token -> cells requested with it
     problems: list[Problem] = field(default_factory=list)
+    set_aside: tuple[str, ...] = ()  # names of damaged parts of generations that do not count any more
     servers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its servers
     drafters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its drafters
 
@@ -86,6 +87,7 @@ def take_snapshot(records: Path, *, footers: dict[str, tuple[str, ...]] | None =
     """
     footers = {} if footers is None else footers
     snapshot = Snapshot({kind: {} for kind in TABLES}, {}, {}, [], {})
+    snapshot.set_aside = tuple(sorted(path.name for path in records.glob(f"{ASIDE}generations-*")))
     gone: dict[str, set[str]] = {kind: set() for kind in TABLES}
     for kind, stem, path in list_parts(records):
         try:

@@ -92,6 +92,20 @@ def test_a_run_with_force_that_ends_early_names_a_command_that_goes_on(words, tm
     assert "nothing to decode" in capsys.readouterr().err
 
 
+def test_a_part_that_this_command_does_not_remake_is_not_said_to_be_remade(words, tmp_path, capsys):
+    assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=4)) == 0
+    (broken,) = (tmp_path / NAME / "records").glob("generations-*")
+    broken.write_bytes(b"")
+    capsys.readouterr()
+    assert main(words(tmp_path, n=1, w=0.7, max_new_tokens=4)) == 0
+    output = capsys.readouterr().err
+    assert f"{broken.name} was damaged and is set aside as .torn-{broken.name}: the commands that made" in output
+    assert f"sdbench: missing: .torn-{broken.name}: " in output
+    assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=4)) == 0
+    assert ".torn-" not in capsys.readouterr().err
+    assert read(tmp_path / NAME).problems == ()
+
+
 @pytest.mark.slow
 def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_command_goes_on(
     words, nursery, tmp_path, whole
