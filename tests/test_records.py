@@ -302,6 +302,26 @@ def test_a_torn_cell_file_is_reported_and_written_again(tmp_path: Path):
     assert sdbench.read(folder).problems == ()
 
 
+def test_settings_that_two_jobs_add_to_a_cell_are_both_kept(tmp_path: Path, monkeypatch):
+    lossless, settings = cell("m", "t", "lossless"), [cell("m", "t", "ensemble", w=w) for w in (1.0, 0.99)]
+    write(tmp_path, cells=(lossless,))
+    with Store.open(tmp_path) as store, Store.open(tmp_path) as other:
+        second = threading.Thread(target=other.add_cells, args=([lossless.with_repeated(settings[1])],))
+        take = store._snapshot
+
+        def and_another_job_begins():
+            snapshot = take()
+            second.start()
+            second.join(timeout=0.5)
+            return snapshot
+
+        monkeypatch.setattr(store, "_snapshot", and_another_job_begins)
+        store.add_cells([lossless.with_repeated(settings[0])])
+        second.join()
+    kept = json.loads(part(tmp_path, "cell").read_text())["also"]
+    assert set(kept) == {setting.key for setting in settings}
+
+
 @pytest.mark.parametrize("kind", ["generations", "cell"])
 def test_a_newer_schema_is_refused_in_a_sentence(tmp_path: Path, kind: str):
     path = part(write(tmp_path, records()), kind)

@@ -94,6 +94,13 @@ class Store:
 
         What a task declares about its metrics is taken from the newest of its cells, then for all cells with the same prompts.
         """
+        try:
+            with self.claims.hold("cells"):  # another job may extend `also` of the same cell
+                self._add_cells(cells)
+        except OSError as error:
+            raise StoreError(cannot_write(self.claims.folder, error)) from error
+
+    def _add_cells(self, cells: Iterable[Cell]) -> None:
         known = self._snapshot().cells
         declared: dict[str, Cell] = {}
         for cell in cells:
