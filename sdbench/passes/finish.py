@@ -80,7 +80,7 @@ def print_open_load(sweeps: Sequence[Sweep], keys: set[str]) -> None:
 
 
 def is_drawn(run: Run, content: str) -> bool:
-    """Return whether the page shows exactly these records. Parts never change, so their names identify their content."""
+    """Return whether the page shows exactly these records."""
     from sdbench.report.build import DRAWN
 
     note = run.folder / DRAWN
@@ -88,7 +88,10 @@ def is_drawn(run: Run, content: str) -> bool:
 
 
 def _content(run: Run) -> str:
-    names = sorted(path.name for path in (run.folder / "records").iterdir() if not path.name.startswith("run-"))
+    """Return a hash of what a page shows. Parts never change, so their names identify their content; files of cells do."""
+    paths = sorted(path for path in (run.folder / "records").iterdir() if not path.name.startswith("run-"))
+    names = [path.name for path in paths]
+    names += [path.read_text("utf-8") for path in paths if path.name.startswith("cell-")]
     bounds = [f"{dict(run.timing.slo)}"] if run.timing is not None and run.timing.slo else []
     return digest_of("\n".join([__version__, f"{run.margin}", *bounds, *names]), digits=64)
 

@@ -12,7 +12,7 @@ from sdbench.records import Store, TimingRecord, read
 from sdbench.report.build import build
 from sdbench.report.command import COMMAND
 from sdbench.subcommand import Exit
-from tests.records.synthetic import sweep, write_synthetic
+from tests.records.synthetic import cell, sweep, write_synthetic
 
 
 def slow_down(folder):
@@ -60,3 +60,16 @@ def test_the_terminal_prints_every_warning_of_the_page(tmp_path, capsys):
     points: Any = [SimpleNamespace(cell=replace(cell, content={**cell.content, "seed": 0})) for cell in cells]
     finish.finish(run, points, {})
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning")] == lines
+
+
+def test_a_page_is_drawn_again_where_a_cell_names_more_settings(tmp_path):
+    folder = write_synthetic(tmp_path / "home", n=2, ws=(0.3,), timing_examples=0)
+    run: Any = SimpleNamespace(folder=folder, margin=5.0, timing=None)
+    content = finish._content(run)
+    other = cell("llama-tiny", "gsm8k-tiny", "exact")
+    with Store.open(folder) as store:
+        (held,) = [known for known in store._snapshot().cells.values() if known.verifier == "lossless"]
+        store.add_cells([held])
+        assert finish._content(run) == content
+        store.add_cells([held.with_repeated(other)])
+    assert finish._content(run) != content
