@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sdbench import __version__
 from sdbench.config import Run
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from sdbench.report.sweep import Sweep
 
 
-def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None:
-    """Print and draw the results of each cell and list the failed cells."""
+def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str], config: Mapping[str, Any]) -> None:
+    """Print and draw the results of each cell and list the failed cells. A tracker gets `config`, this run's configuration."""
     from sdbench.report import worked_out, write
     from sdbench.report.build import DRAWN
     from sdbench.report.page.facts import warning_lines
@@ -52,7 +52,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str]) -> None
         *([("report", page)] if has_page else []),
     ):
         print(f"{name + ':':<9}{path}")
-    track(run, Findings(run.folder, results.config, frame, advice, has_page=has_page))
+    track(run, Findings(run.folder, config, frame, advice, has_page=has_page))
 
 
 def print_equal_texts(sweeps: Sequence[Sweep]) -> None:

@@ -84,9 +84,8 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
     prompts = job.prompts
     name_batch_job(f"sdbench-{run.model.name}-{run.task.name}")
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
-    with Store.open(
-        run.folder, config=config_of(run, job.words), provenance=provenance(run, task, pair_info, planned)
-    ) as store:
+    config = config_of(run, job.words)
+    with Store.open(run.folder, config=config, provenance=provenance(run, task, pair_info, planned)) as store:
         refuse_other_prompts(store.prompts(planned[0].cell.asked), job)
         store.add_cells([point.cell for point in planned])
         store.add_vocabulary(run.model.name, pair_info.tokenizer_key, pair_info.token_texts)
@@ -105,7 +104,7 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
                 f"{name} was damaged and is set aside as .torn-{name}: the commands that made its records make them again"
             )
     try:
-        finish(run, planned, failed)
+        finish(run, planned, failed, config)
     except OSError as error:
         raise StoreError(cannot_write(run.folder, error)) from error
     return failed

@@ -7,6 +7,7 @@ from typing import Any
 import lxml.html
 import pytest
 
+from sdbench.config import Component
 from sdbench.passes import finish
 from sdbench.records import Store, TimingRecord, read
 from sdbench.report.build import build
@@ -27,6 +28,28 @@ def slow_down(folder):
     ]
     with Store.open(folder, config=read(folder).config, provenance={}) as store:
         store.append(records)
+
+
+class Seen:
+    """A tracker that keeps the configuration that it is sent."""
+
+    config: Any = None
+
+    def send(self, findings):
+        Seen.config = findings.config
+        return "kept"
+
+
+def test_a_tracker_gets_the_configuration_of_the_run_that_sends(tmp_path):
+    folder = write_synthetic(tmp_path / "home", n=2, ws=(0.3,), timing_examples=0)
+    with Store.open(folder, config={"n": 99}):
+        pass  # another run has begun in the meantime
+    names: Any = SimpleNamespace(name="llama-tiny")
+    tracker = Component("seen", f"{__name__}.Seen", {})
+    options = {"margin": 5.0, "temperature": 1.0, "seed": 0, "report": False, "timing": None}
+    run: Any = SimpleNamespace(folder=folder, model=names, task=names, tracker=tracker, **options)
+    finish.finish(run, [], {}, {"n": 2})
+    assert Seen.config == {"n": 2}
 
 
 @pytest.mark.slow
@@ -54,11 +77,11 @@ def test_the_terminal_prints_every_warning_of_the_page(tmp_path, capsys):
         tracker=None,
         timing=None,
     )
-    finish.finish(run, [], {})
+    finish.finish(run, [], {}, {})
     assert "Warning" not in capsys.readouterr().out, "no cell of this run is in these records"
     cells = sweep("llama-tiny", "gsm8k-tiny", ws=(0.3,), num_drafts=(5,), temperature=1.0)
     points: Any = [SimpleNamespace(cell=replace(cell, content={**cell.content, "seed": 0})) for cell in cells]
-    finish.finish(run, points, {})
+    finish.finish(run, points, {}, {})
     assert [line for line in capsys.readouterr().out.splitlines() if line.startswith("Warning")] == lines
 
 
