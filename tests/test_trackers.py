@@ -20,7 +20,7 @@ from sdbench.records import StoreError
 from sdbench.report.figures.style import save
 from sdbench.trackers import Findings, TrackerError
 from sdbench.trackers.to_mlflow import MLflow
-from sdbench.trackers.to_tensorboard import TensorBoard
+from sdbench.trackers.to_tensorboard import TensorBoard, curves
 from sdbench.trackers.to_wandb import WandB
 from tests.records.synthetic import write_synthetic
 
@@ -86,11 +86,11 @@ def test_tensorboard_reads_curves_over_w_figures_and_the_advice(findings):
     curve = EventAccumulator(str(home / "ensemble K=5 T=1")).Reload()
     points = {event.step: float(make_ndarray(event.tensor_proto)) for event in curve.Tensors("acceptance")}
     assert points == pytest.approx(
-        {30: row_of(findings, "ensemble", 0.3)["acceptance"], 70: row_of(findings, "ensemble", 0.7)["acceptance"]}
+        {3000: row_of(findings, "ensemble", 0.3)["acceptance"], 7000: row_of(findings, "ensemble", 0.7)["acceptance"]}
     )
     target = EventAccumulator(str(home / "target alone T=1")).Reload()
     across = {event.step: float(make_ndarray(event.tensor_proto)) for event in target.Tensors("quality")}
-    assert across == pytest.approx(dict.fromkeys((0, 100), row_of(findings, "target")["quality"]))
+    assert across == pytest.approx(dict.fromkeys((0, 10_000), row_of(findings, "target")["quality"]))
     report = EventAccumulator(str(home / "report")).Reload()
     assert make_ndarray(report.Tensors("recommendation")[0].tensor_proto).item().decode() == ADVICE
     (image,) = report.Images("figures/pareto")
@@ -201,6 +201,19 @@ def test_cells_of_several_seeds_have_names_of_their_own(tmp_path):
     names = [name for name, _, _ in Findings(tmp_path, {}, summary, "").cells()]
     assert len(set(names)) == len(names) == len(summary)
     assert {"ensemble w=0.5 K=5 T=1 seed=0", "ensemble w=0.5 K=5 T=1 seed=1"} <= set(names)
+
+
+def test_a_curve_has_one_setting_and_a_step_for_each_w(tmp_path):
+    """Two sweeps over other weights: no cell has the labels of another."""
+    parts = [
+        summarise(
+            sdbench.read(write_synthetic(tmp_path / f"{s}", n=4, ws=ws, timing_examples=0, seed=s)), resamples=200
+        )
+        for s, ws in enumerate([(0.3, 0.5), (0.995, 0.999)])
+    ]
+    drawn = curves(Findings(tmp_path, {}, pd.concat(parts, ignore_index=True), ""))
+    steps = {name: [step for step, _ in points] for name, points in drawn.items() if name.startswith("ensemble")}
+    assert steps == {"ensemble K=5 T=1 seed=0": [3000, 5000], "ensemble K=5 T=1 seed=1": [9950, 9990]}
 
 
 def test_a_page_that_is_older_than_the_records_is_not_sent(findings):

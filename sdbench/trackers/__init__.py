@@ -66,22 +66,23 @@ class Findings:
             yield names[str(row["cell"])], labels, numbers
 
     def _names(self) -> dict[str, str]:
-        """Return {cell: name with temperature}, and what tells cells apart that would share it: pair, task, seed, …, or the key."""
+        """Return {cell: name with temperature}, and all in which the cells of its curve differ: pair, task, seed, …; or the key."""
         from sdbench.metrics.cells import VARIED
         from sdbench.metrics.text import names_of
 
         cells = self.summary.set_index("cell")
         names = {str(key): f"{name} T={cells.at[key, 'temperature']:g}" for key, name in names_of(cells).items()}
-        for column in (*(name for name in ("model", "task", "protocol", *VARIED) if name in cells), None):
-            counts = Counter(names.values())
-            is_telling = column is None or cells[column].nunique() > 1
-            names = {
-                key: f"{name} {f'{column}={cells.at[key, column]}' if column else key}"
-                if counts[name] > 1 and is_telling
-                else name
-                for key, name in names.items()
-            }
-        return names
+        for column in (name for name in ("model", "task", "protocol", *VARIED) if name in cells):
+            curves = {key: curve_of(name) for key, name in names.items()}
+            varying = cells[column].groupby(curves).nunique() > 1
+            names |= {key: f"{names[key]} {column}={cells.at[key, column]}" for key in names if varying[curves[key]]}
+        counts = Counter(names.values())
+        return {key: f"{name} {key}" if counts[name] > 1 else name for key, name in names.items()}
+
+
+def curve_of(name: str) -> str:
+    """Return the name of a cell's curve over w."""
+    return " ".join(word for word in name.split() if not word.startswith("w="))
 
 
 class Tracker(Protocol):

@@ -1,4 +1,4 @@
-"""TensorBoard: event files with a TensorBoard run for each curve. The step is w in percent; a baseline is a horizontal line."""
+"""TensorBoard: event files with a TensorBoard run for each curve. The step is 10,000 w; a baseline is a horizontal line."""
 
 import struct
 from collections import defaultdict
@@ -6,11 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from sdbench.trackers import Findings, TrackerError, need
+from sdbench.trackers import Findings, TrackerError, curve_of, need
 
 SUFFIX = ".sdbench"
 TIME = 0.0  # a fixed time, so that the same records give the same events
-FULL = 100  # w = 1, in percent
+FULL = 10_000  # the step of w = 1; steps are whole numbers, and w may be .995 and .999
 
 
 class TensorBoard:
@@ -38,15 +38,14 @@ class TensorBoard:
 
 
 def curves(findings: Findings) -> dict[str, list[tuple[int, dict[str, float]]]]:
-    """Return the points (step, numbers) of each curve, by rule, draft length and temperature.
+    """Return the points (step, numbers) of each curve, by rule, draft length, temperature and settings that differ.
 
     A cell without w is a horizontal line: two equal points.
     """
     curves: dict[str, list[tuple[int, dict[str, float]]]] = defaultdict(list)
     for name, labels, numbers in findings.cells():
-        words = [word for word in name.split() if not word.startswith("w=")]
         steps = [round(FULL * labels["w"])] if "w" in labels else [0, FULL]
-        curves[" ".join(words)] += [(step, numbers) for step in steps]
+        curves[curve_of(name)] += [(step, numbers) for step in steps]
     return {name: sorted(points, key=lambda point: point[0]) for name, points in sorted(curves.items())}
 
 
