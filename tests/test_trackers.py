@@ -163,6 +163,33 @@ def test_wandb_keeps_an_offline_run(findings):
         assert word.encode() in held
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["offline", "disabled"])
+def test_wandb_sends_as_its_variable_says(findings, monkeypatch, mode):
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'sdbench[wandb]'")
+    monkeypatch.setenv("WANDB_MODE", mode)
+    wandb.teardown()  # it reads its variables once
+    WandB().check()
+    where = WandB().send(findings)
+    if mode == "offline":
+        assert findings.folder in Path(where).parents
+    else:
+        assert where == "nowhere (WANDB_MODE=disabled)"
+    wandb.teardown()
+
+
+@pytest.mark.slow
+def test_wandb_finishes_a_run_that_could_not_be_sent(findings):
+    wandb = pytest.importorskip("wandb", reason="wandb is not installed: pip install 'sdbench[wandb]'")
+    (findings.folder / "report.html").unlink()
+    (findings.folder / "figures" / "pareto.png").write_text("no picture")
+    with pytest.raises(TrackerError, match="Weights & Biases: "):
+        WandB(mode="offline").send(findings)
+    assert wandb.run is None
+    assert WandB(mode="offline").send(dataclasses.replace(findings, has_page=False))
+    wandb.teardown()
+
+
 def test_a_missing_library_is_one_sentence_that_names_the_extra(composer, monkeypatch):
     extras = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"][
         "optional-dependencies"

@@ -36,25 +36,33 @@ class WandB:
             run = wandb.init(
                 project=self.project,
                 entity=self.entity,
-                mode=self.mode,
+                mode=None if self.mode == "online" else self.mode,  # None: WANDB_MODE, or online
+                reinit="finish_previous",
                 name=findings.name,
                 dir=str(findings.folder),
                 config=flat(findings.config),
                 notes=findings.advice,
                 settings=wandb.Settings(**quiet),
             )
-            figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in findings.figures}
-            pages = {
-                path.name: wandb.Html(path.read_text("utf-8")) for path in findings.pages if path.suffix == ".html"
-            }
-            run.log({"summary": wandb.Table(dataframe=findings.summary), **figures, **pages})
-            for name, _, numbers in findings.cells():
-                for metric, value in numbers.items():
-                    run.summary[f"{name}/{metric}"] = value
+            try:
+                self._log(wandb, run, findings)
+            except BaseException:
+                run.finish(exit_code=1)  # what is sent again is another run: this one must not look as if it went on
+                raise
+            where = run.dir if run.offline else "nowhere (WANDB_MODE=disabled)" if run.disabled else run.url
             run.finish()
         except (wandb.errors.Error, OSError) as error:
             raise TrackerError(f"Weights & Biases: {first_line(error)}") from None
-        return str(run.dir if self.mode == "offline" else run.url)
+        return str(where)
+
+    @staticmethod
+    def _log(wandb: Any, run: Any, findings: Findings) -> None:
+        figures = {f"figures/{path.stem}": wandb.Image(str(path)) for path in findings.figures}
+        pages = {path.name: wandb.Html(path.read_text("utf-8")) for path in findings.pages if path.suffix == ".html"}
+        run.log({"summary": wandb.Table(dataframe=findings.summary), **figures, **pages})
+        for name, _, numbers in findings.cells():
+            for metric, value in numbers.items():
+                run.summary[f"{name}/{metric}"] = value
 
 
 def _has_login(host: str) -> bool:
