@@ -7,7 +7,7 @@
 `texts`: the target alone, the draft alone and lossless decoding at each draft length at T = 0; of llama.cpp also at each
 p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users where the engine is a server; it keeps 4 slots.
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
-lengths of `native` and `vllm` are the same; python= has vllm and our plug-in (scripts/vllm_env), and reads folders.
+lengths of `native` and `vllm` are the same; python= is that of scripts/vllm_env, and its target= and draft= are folders.
 Records stay in `runs`, which holds one pair: run it again after an interruption, and only what is missing is decoded. The tables
 show the runs in `runs`, the rows that `out` has of engines without records there, and what lacks texts of n=, speed or audit.
 """
@@ -89,9 +89,8 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
             "timing=off",
             f"num_draft={AUDIT_LENGTH}",
             *(f"{k}={v}" for k, v in AUDIT.items()),
-            *{"llamacpp": ["engine.request.cache_prompt=true"], "vllm": ["engine.plugin=true"]}.get(
-                engine, []
-            ),  # 400 texts a prompt
+            *(["engine.request.cache_prompt=true"] if engine == "llamacpp" else []),  # 400 texts follow each prompt
+            *(["engine.plugin=true"] if engine == "vllm" else []),  # without it the CPU build is refused at T = 1
         ]
         return
     shared += [f"name={folder_name(engine, options)}", f"n={options['n']}", "temperature=0"]
