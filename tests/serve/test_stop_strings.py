@@ -1,12 +1,17 @@
 """A task with more stop strings than a server takes: the same texts and counts as on a server that takes them all."""
 
+import json
+import shutil
+
 import pandas as pd
 import pytest
+from standin import hashed
 
 from sdbench.cli import main
 from sdbench.records import read
 from sdbench.serve.rounds import steps_within
 from sdbench.types import EngineError
+from tests.cli.micro import END
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 NAME = "micro-gsm8k-tiny"
@@ -45,6 +50,26 @@ def test_the_plugin_sends_counts_of_texts_that_end_at_a_stop_string(served_words
     assert main([*words_of(served_words, tmp_path, server), "task.stop=['and']", "engine.plugin=true"]) == 0
     assert read(tmp_path / NAME).generations["rounds"].notna().all()
     assert [len(body["stop"]) for body in server.seen] == [0, 0, 1, 1, 1], "the probes draft whatever the text is"
+
+
+def test_a_text_ends_where_the_server_draws_a_special_token_that_is_a_stop_string(
+    served_pair, served_words, raw_tokenizer, standin, tmp_path
+):
+    """The checkpoint names another end of text, so that the stop string alone ends it: by its id, for no text contains it."""
+    target = shutil.copytree(served_pair / "target", tmp_path / "target")
+    path = target / "generation_config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": 0}))
+    end = raw_tokenizer.token_to_id(END)
+    server = standin(hashed(3, f"12 + 30{END} = 42", lambda text: raw_tokenizer.encode(text).ids))
+    server.model = str(target)
+    words = [word.replace(f"{served_pair}/target", str(target)) for word in served_words(tmp_path, max_new_tokens=40)]
+    words += [f"task.stop=['{END}']", "engine=http", f"engine.url={server.url}", "engine.wait_s=0.01"]
+    assert main(words) == 0
+    results = read(tmp_path / NAME)
+    assert set(results.generations["finish"]) == {"eos"}
+    assert {tuple(ids) for ids in results.tokens["ids"]} == {tuple(raw_tokenizer.encode(f"12 + 30{END}").ids)}
+    assert set(results.generations["text"]) == {"12 + 30"}
+    assert {tuple(body["stop_token_ids"]) for body in server.seen if body["stop"]} == {(0, end)}
 
 
 @pytest.mark.slow
