@@ -52,6 +52,18 @@ def test_it_runs_on_a_folder_of_ones_own(tmp_path):
     check(executed(folder, tmp_path))
 
 
+@pytest.mark.slow
+def test_a_greedy_folder_without_an_ensemble_shows_what_it_has(tmp_path):
+    folder = write_synthetic(tmp_path / "greedy", n=20, ws=(), epsilons=(0.3,), temperature=0.0, timing_examples=0)
+    cells = outputs(executed(folder, tmp_path))
+    printed = "".join(output.text for output in cells if output.get("name") == "stdout")
+    assert "; one answer of lossless:\n" in printed
+    for name in ("laws", "bound", "predicted"):
+        assert f"The figure {name} is left out: these records do not have what it shows.\n" in printed
+    assert not any(output.get("data", {}).get("text/plain") == "None" for output in cells)
+    assert sum("image/png" in output.get("data", {}) for output in cells) == 2
+
+
 @pytest.mark.long  # its quick stand-in is above
 def test_it_makes_its_own_records(tmp_path):
     check(executed(None, tmp_path))
