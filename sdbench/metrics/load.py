@@ -46,9 +46,17 @@ def in_all(part: pd.DataFrame) -> float:
 
 
 def overhead(part: pd.DataFrame) -> float:
-    """Return the client's seconds that are not the server's queue, prefill or decoding; NaN if it does not report these."""
+    """Return the share of the client's seconds that are not the server's queue, prefill or decoding; NaN if it does not report the
+    last two. A queue that it does not report is part of this share.
+    """
     server = part[["server_first_token_s", "server_decode_s"]].sum(axis=1, skipna=False)
     server = server + part["server_queue_s"].fillna(0)
     client = part["first_token_s"] + part["decode_s"]
     both = server.notna() & client.notna()
     return float(1 - server[both].sum() / client[both].sum()) if both.any() else NAN
+
+
+def parts_of_overhead(part: pd.DataFrame) -> str:
+    """Return what the overhead consists of, as text."""
+    is_known = part.loc[part["server_decode_s"].notna(), "server_queue_s"].notna().all()
+    return "transport and this client" if is_known else "queueing, transport and this client"

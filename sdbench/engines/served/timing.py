@@ -290,10 +290,10 @@ def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> Timin
 
 def warn_of_overhead(store: Store, pass_id: str) -> None:
     """Warn if transport and this client take a large part of the time."""
-    from sdbench.metrics.load import overhead
+    from sdbench.metrics.load import overhead, parts_of_overhead
 
-    share = overhead(read(store.folder).loads.query("pass_id == @pass_id"))
-    if share > 0.05:
+    loads = read(store.folder).loads.query("pass_id == @pass_id")
+    if (share := overhead(loads)) > 0.05:
         warn(
-            f"by its own clock the server took {share:.0%} less than the client's: the rest is transport and this client"
+            f"by its own clock the server took {share:.0%} less than the client's: the rest is {parts_of_overhead(loads)}"
         )
