@@ -6,7 +6,8 @@
 One server of vLLM with the tiny pair, without a cache of prompts, gets the same word problems at temperature 0 in turns: from
 `vllm bench serve` at Poisson times of a rate, by the seed of the turn, and from sdbench's client at the same times. Fields are
 defined as there: seconds count from the sending of a request, `itl` is the time between two chunks of an answer, the fields with
-`max` are by whole seconds. `ttft` and `tpot` are the bounds of the goodput in milliseconds. Goal: each field within 2 %, by the
+`max` are by whole seconds. Only `duration`, and with it every rate, differs: it begins with the first sending, and there before the
+wait for the first arrival. `ttft` and `tpot` are the bounds of the goodput in milliseconds. Goal: each field within 2 %, by the
 median over turns; the exit status is 1 if one is not. `note` is printed on the page, for other load on the machine.
 """
 

@@ -100,7 +100,10 @@ def _with_cached_apart(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def seconds_of(part: pd.DataFrame) -> float:
-    """Return the seconds from the first request that was sent to the last token, summed over the repeats."""
+    """Return the seconds from the first request that was sent to the last token, summed over the repeats.
+
+    `vllm bench serve` begins earlier, before the wait for the first arrival, so its rates are lower by that share.
+    """
     loops = part.groupby("repeat").agg(begin=("sent_s", "min"), last=("last_token_s", "max"), sent=("sent_s", "max"))
     return float((loops[["last", "sent"]].max(axis=1) - loops["begin"]).sum())
 
