@@ -303,7 +303,10 @@ def test_a_torn_cell_file_is_reported_and_written_again(tmp_path: Path):
 
 
 def test_settings_that_two_jobs_add_to_a_cell_are_both_kept(tmp_path: Path, monkeypatch):
-    lossless, settings = cell("m", "t", "lossless"), [cell("m", "t", "ensemble", w=w) for w in (1.0, 0.99)]
+    lossless, settings = (
+        cell("m", "gsm8k-tiny", "lossless"),
+        [cell("m", "gsm8k-tiny", "ensemble", w=w) for w in (1.0, 0.99)],
+    )
     write(tmp_path, cells=(lossless,))
     with Store.open(tmp_path) as store, Store.open(tmp_path) as other:
         second = threading.Thread(target=other.add_cells, args=([lossless.with_repeated(settings[1])],))

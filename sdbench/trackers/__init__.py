@@ -30,7 +30,7 @@ class TrackerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """The content of a results folder: the configuration of the run that sends it, a summary with a row per cell, the recommendation."""
+    """A results folder: the configuration of the run that sends it, a summary with a row per cell, the recommendation."""
 
     folder: Path
     config: Mapping[str, Any]
