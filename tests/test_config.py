@@ -287,6 +287,8 @@ def test_rates_are_numbers_and_bounds_are_seconds(composer):
     most = composer.run(("timing.rate=2", "timing.slo={ttft: 20, tpot: 1, e2el: 100}")).timing
     assert most.slo == {"ttft": 20, "tpot": 1, "e2el": 100}
     assert composer.run(("timing.rate=2", "timing.slo={tpot: 2s}")).timing.slo == {"tpot": 2}
+    both = composer.run(("timing.trace=FILE", "timing.rate=2", "timing.requests=9")).timing
+    assert (both.requests, timing.requests) == (9, None), "beside a trace the number is that of the rate"
 
 
 def test_shards_split(composer):
@@ -340,6 +342,7 @@ BAD = {
     "timing.tokens=20": "timing.tokens needs requests that arrive at a rate: add timing.rate=[0.5,1]",
     "timing.prefix_cache=true": "timing.prefix_cache needs requests that arrive at a rate",
     "timing.requests=0": "timing.requests must be a whole number",
+    "timing.requests=9": "at each timing.rate or timing.ramp: add timing.rate=[0.5,1], or remove timing.requests",
     "timing.slo={ttft: 1}": "add timing.rate=[0.5,1], or timing.trace=FILE",
     "timing.slo=500ms": "timing.slo must be limits by name, as {ttft: 0.5, tpot: 50ms}, got 500ms",
     "timing.slo={tttf: 1}": "timing.slo.tttf is not an option (did you mean ttft? choices: ttft, tpot, e2el)",
@@ -400,6 +403,7 @@ COMBINED = {
     ("verifier.name=lossless",): "runs have a cell of that name",
     ("verifier=[ensemble,exact]", "verifier.mix=logit"): "choices: ensemble, exact",
     ("timing=off", "timing.examples=20"): "remove one of the two",
+    ("timing.trace=FILE", "timing.requests=9"): "timing.trace has a number of its own; remove timing.requests",
     ("temperature=0", "top_k=5"): "top_k=5 has no effect at temperature=0",
     ("verifier=typical", "verifier.epz=0.1"): "did you mean eps",
     ("verifier=lenience", "verifier.lenience=0"): "verifier.lenience must be a number above 0 and at most 1, got 0",

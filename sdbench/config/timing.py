@@ -12,6 +12,7 @@ from sdbench.config.checks import ConfigError, refuse_unknown, show
 # Bounds as in `vllm bench serve --goodput`: time to first token, time per token, end to end. A larger number of seconds needs its
 # unit, because without one it probably means milliseconds.
 LONGEST_S = {"ttft": 20.0, "tpot": 1.0, "e2el": 100.0}
+REQUESTS = 64  # at each rate
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +25,7 @@ class TimingOptions:
     A server can also be timed under load:
 
     rate, ramp, trace : requests per second; rates that follow each other in one loop; a file with arrival times
-    requests          : the number of requests at each rate
+    requests          : the number of requests at each rate; None: REQUESTS
     slo               : the limits in seconds that a good request keeps
     tokens            : the length of every answer; None: until the answer ends by itself
     prefix_cache      : whether the server may cache prompts that were sent before in the same loop
@@ -38,7 +39,7 @@ class TimingOptions:
     rate: tuple[float, ...] = ()
     ramp: tuple[float, ...] = ()
     trace: str | None = None
-    requests: int = 64
+    requests: int | None = None
     slo: Mapping[str, float] = field(default_factory=dict)
     tokens: int | None = None
     prefix_cache: bool = False
@@ -53,13 +54,14 @@ class TimingOptions:
         if not isinstance(tree, Mapping):
             raise ConfigError(f"timing must be off or options such as timing.examples=20, got {show(tree)}")
         refuse_unknown("timing.", tree, cls.__dataclass_fields__)
-        counts = ("cells", "examples", "repeats", "batch_size", "requests")
+        counts = ("cells", "examples", "repeats", "batch_size")
         timing = cls(
             **{key: checks.integer(f"timing.{key}", tree[key], 1) for key in counts if key in tree},
             assisted=checks.switch("timing.assisted", tree.get("assisted", False)),
             rate=_check_rates("rate", tree.get("rate")),
             ramp=_check_ramp(tree.get("ramp")),
             trace=None if tree.get("trace") is None else checks.string("timing.trace", tree["trace"]),
+            requests=checks.optional_integer("timing.requests", tree.get("requests"), 1),
             slo=_check_bounds(tree.get("slo")),
             tokens=None if tree.get("tokens") is None else checks.integer("timing.tokens", tree["tokens"], 1),
             prefix_cache=checks.switch("timing.prefix_cache", tree.get("prefix_cache", False)),
@@ -73,17 +75,27 @@ class TimingOptions:
             raise ConfigError(
                 "timing.assisted=true needs timing.batch_size=1: assisted generation takes one text at a time"
             )
-        for name in ("slo", "tokens", "prefix_cache"):
-            if getattr(timing, name) and not timing.is_open:
-                raise ConfigError(
-                    f"timing.{name} needs requests that arrive at a rate: add timing.rate=[0.5,1], or timing.trace=FILE"
-                )
+        _refuse_without_rate(timing)
         return timing
 
     @property
     def is_open(self) -> bool:
         """Return whether there is an open loop, in which requests arrive at given times."""
         return bool(self.rate or self.ramp) or self.trace is not None
+
+
+def _refuse_without_rate(timing: TimingOptions) -> None:
+    """Raise for an option of open loops that applies to none of the requests."""
+    for name in ("slo", "tokens", "prefix_cache"):
+        if getattr(timing, name) and not timing.is_open:
+            raise ConfigError(
+                f"timing.{name} needs requests that arrive at a rate: add timing.rate=[0.5,1], or timing.trace=FILE"
+            )
+    if timing.requests is not None and not (timing.rate or timing.ramp):
+        instead = "add timing.rate=[0.5,1], or" if timing.trace is None else "timing.trace has a number of its own;"
+        raise ConfigError(
+            f"timing.requests={timing.requests} is the number at each timing.rate or timing.ramp: {instead} remove timing.requests"
+        )
 
 
 def _check_rates(name: str, value: object) -> tuple[float, ...]:

@@ -12,6 +12,7 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 
 from sdbench.config import NATIVE, ConfigError, Run, show
+from sdbench.config.timing import REQUESTS
 from sdbench.files import digest_of
 from sdbench.imports import import_object
 
@@ -74,7 +75,7 @@ def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
         return []
     schedules = []
     for repeat in range(timing.repeats):
-        count = timing.requests
+        count = timing.requests or REQUESTS
         by_rate = [("rate", (rate,) * count, poisson_times(rate, count, run.seed, repeat)) for rate in timing.rate]
         if timing.ramp:
             rates = tuple(rate for rate in timing.ramp for _ in range(count))

@@ -43,6 +43,11 @@ def test_a_ramp_is_one_loop_whose_rates_follow_each_other():
     assert arrivals.examples[9:12] == ("a", "b", "c")
 
 
+def test_64_requests_unless_a_number_is_given():
+    (usual,) = arrivals_of(run_of(requests=None), ["a"])
+    assert len(usual.times) == len(usual.rates) == 64
+
+
 def test_prompts_are_sent_again_from_the_first():
     (arrivals,) = arrivals_of(run_of(requests=5), ["a", "b"])
     assert arrivals.examples == ("a", "b", "a", "b", "a")
