@@ -4,14 +4,12 @@ What is missing is counted cell by cell, against what the newest command of a fo
 that `force=true` asked for anew counts as missing. Read from the records alone; nothing is changed.
 """
 
-from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from sdbench.records import read
 from sdbench.records.claims import jobs_at_work
-from sdbench.records.planned import num_missing
 from sdbench.subcommand import Exit, Subcommand
 
 HELP = """sdbench.runs: summarise results folders: texts held, missing and failed, and the jobs that are working.
@@ -49,18 +47,9 @@ def states_of(root: Path) -> Iterator[RunState]:
 def state_of(folder: Path) -> RunState:
     """Summarise one results folder."""
     results = read(folder)
-    held: defaultdict[str, Counter[str]] = defaultdict(Counter)  # cell -> example -> texts
-    for cell, example, _ in results.held():
-        held[cell][example] += 1
-    # The newest command's cells, and how many generations of each it requested.
-    planned = next((p for entry in reversed(results.provenance.values()) if (p := entry.get("planned"))), None)
-    missing = None
-    if planned is not None:
-        missing = sum(num_missing(planned, held[cell]) for cell in set(planned["cells"]))
     failed = sum(problem.kind == "failure" for problem in results.problems)
-    return RunState(
-        folder.name, sum(map(Counter.total, held.values())), missing, failed, tuple(jobs_at_work(folder / "claims"))
-    )
+    at_work = tuple(jobs_at_work(folder / "claims"))
+    return RunState(folder.name, len(results.held()), results.num_missing(), failed, at_work)
 
 
 def run(words: Sequence[str], _compose: None) -> int:

@@ -4,6 +4,7 @@ import pytest
 
 import sdbench
 from sdbench.records import Store
+from sdbench.records.planned import subset_key
 from sdbench.runs import state_of
 from tests.records.synthetic import Shape, cell
 
@@ -41,3 +42,16 @@ def test_more_samples_of_fewer_examples_are_counted_by_example(tmp_path):
         store.add_cells(CELLS[:1])
         store.append_generations([Shape().decode(CELLS[0], str(i)) for i in range(10)])
     assert state_of(tmp_path / "r").missing == 4, "ten examples with one sample each are two of the six texts"
+
+
+def test_texts_of_another_subset_do_not_count(tmp_path):
+    """After another task.seed, or another n, a cell holds texts of examples that the newest command does not ask for."""
+    with Store.open(tmp_path / "r", config={}) as store:
+        store.add_cells(CELLS[:1])
+        store.append_generations([Shape().decode(CELLS[0], str(i)) for i in range(4)])
+    planned = {"cells": [CELLS[0].key], "examples": 4, "samples": 1, "subset": subset_key("3456")}
+    with Store.open(tmp_path / "r", config={}, provenance={"planned": planned}) as store:
+        store.add_subset(list("3456"))
+        store.append_failure(CELLS[0].key, "it broke")
+    state = state_of(tmp_path / "r")
+    assert (state.held, state.missing, state.failed) == (4, 3, 1)

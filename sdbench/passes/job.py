@@ -88,6 +88,7 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
     with Store.open(run.folder, config=config, provenance=provenance(run, task, pair_info, planned)) as store:
         refuse_other_prompts(store.prompts(planned[0].cell.asked), job)
         store.add_cells([point.cell for point in planned])
+        store.add_subset(task.ids)
         store.add_vocabulary(run.model.name, pair_info.tokenizer_key, pair_info.token_texts)
         store.add_examples(planned[0].cell.asked, prompts.ids, lambda key: prompts.texts(key, task, pair_info))
         if run.force:

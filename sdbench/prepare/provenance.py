@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import Run
+from sdbench.records.planned import subset_key
 
 if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
@@ -170,6 +171,7 @@ def provenance(run: Run, task: DataTask, pair_info: PairInfo, planned: Sequence[
         "planned": {
             "cells": [point.cell.key for point in planned],
             "examples": len(task.ids),
+            "subset": subset_key(task.ids),
             "samples": run.samples,
         },
         "w": W_MEANS,

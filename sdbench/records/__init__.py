@@ -13,7 +13,7 @@ The life of a record
 5. `sdbench.read(folder)` reads every complete part, drops duplicates (newest epoch, then the first written), joins the
    knobs from the cells, and lists in `.problems` what it could not read. `force` starts an epoch and deletes nothing.
 
-A folder: `config.json`, `records/{cell,run,server,force,failure}-*.json`,
+A folder: `config.json`, `records/{cell,run,subset,server,force,failure}-*.json`,
 `records/{generations,tokens,timings,calls,loads,open_loads,pooled,partings,vocabulary,examples}-*.parquet`, `claims/`.
 Part names are UTC time and random bits: ordered in time, never equal in two jobs. Hosts, processes and loads are in timings
 and in provenance only. Imports: stdlib; pyarrow, numpy and pandas when used; no torch.

@@ -47,6 +47,14 @@ def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -
     return cell_key({"model": model, "task": task, "protocol": protocol, "content": room})
 
 
+GenerationKey = tuple[str, str, int]  # cell, example, sample
+
+
+def unit_of(key: GenerationKey) -> str:
+    """Return what is claimed as one unit: all samples of an example in a cell."""
+    return f"{key[0]}\n{key[1]}"
+
+
 # Fields of a cell that are not part of its key.
 UNKEYED = ("model", "metric", "metrics", "axes", "is_lossless", "same_as", "also")
 

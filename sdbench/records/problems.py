@@ -34,7 +34,7 @@ def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
         cell, example = failure["cell"], failure["example"]
         # Other texts of the same run prove nothing, unless no text is missing: another process may have written it.
         is_later = latest.get((cell, example), "") > failure["run"]
-        if not is_later and not _is_complete(_plan_of(snapshot, failure["run"]), new[cell], example):
+        if not is_later and not _is_complete(snapshot, failure["run"], new[cell], example):
             snapshot.report("failure", cell if example is None else f"{cell}, example {example}", failure["message"])
     for cell, num in old.items():
         if num:
@@ -47,7 +47,7 @@ def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
 def _report_set_aside(snapshot: Snapshot, held: Mapping[str, Mapping[str, int]]) -> None:
     """Report damaged parts that were set aside as long as texts are missing that runs of the folder planned."""
     plans = [planned for run in snapshot.runs if (planned := _plan_of(snapshot, run))] if snapshot.set_aside else []
-    if any(num_missing(planned, held.get(cell, {})) for planned in plans for cell in planned["cells"]):
+    if any(num_missing(snapshot, planned, held.get(cell, {})) for planned in plans for cell in planned["cells"]):
         for name in snapshot.set_aside:
             snapshot.report(
                 "missing",
@@ -61,8 +61,11 @@ def _plan_of(snapshot: Snapshot, run: str) -> Mapping[str, Any]:
     return snapshot.runs.get(run, {}).get("provenance", {}).get("planned") or {}
 
 
-def _is_complete(planned: Mapping[str, Any], counts: Counter[str], example: str | None) -> bool:
-    """Return whether a cell, or one of its examples, has all planned texts; False if it is not known how many."""
+def _is_complete(snapshot: Snapshot, run: str, counts: Counter[str], example: str | None) -> bool:
+    """Return whether a cell, or one of its examples, has all texts that a run planned; False if it is not known how many."""
+    planned = _plan_of(snapshot, run)
     if not planned:
         return False
-    return num_missing(planned, counts) == 0 if example is None else counts[example] >= int(planned["samples"])
+    if example is not None:
+        return counts[example] >= int(planned["samples"])
+    return num_missing(snapshot, planned, counts) == 0

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench.records.keys import frame_of_cells
 from sdbench.records.measured import PLAIN, plain_table
+from sdbench.records.planned import missing_of_newest
 from sdbench.records.problems import add_problems
-from sdbench.records.schema import ARRAYS, KEY, LABELS, examples_table, tokens_schema
+from sdbench.records.schema import ARRAYS, KEY, LABELS, column_name, examples_table, tokens_schema
 from sdbench.records.snapshot import Problem, take_snapshot
 from sdbench.records.winners import texts_of_others, winning_rows
 
@@ -125,7 +126,7 @@ class Results:
         frame = table.select([*KEY, *stored]).to_pandas()
         flags = {name: "boolean" for name in stored if name.startswith("flag.") and frame[name].isna().any()}
         frame = frame.astype(flags)
-        frame.columns = [_column_name(name) for name in frame.columns]
+        frame.columns = [column_name(name) for name in frame.columns]
         return self._with_labels(frame)
 
     def held(self) -> set[tuple[str, str, int]]:
@@ -140,6 +141,10 @@ class Results:
             for key, epoch in zip(keys, epochs, strict=True)
             if epoch >= wanted.get(key[0], 0) and key[0] not in self._same_as
         }
+
+    def num_missing(self) -> int | None:
+        """How many texts of the newest command are not held; None if its plan is not recorded."""
+        return missing_of_newest(self._snapshot, self.held())
 
     @cached_property
     def scores(self) -> tuple[str, ...]:
@@ -292,8 +297,3 @@ def _without_duplicates(frame: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame
 
 def _keys(table: pa.Table) -> list[tuple[str, str, int]]:
     return list(zip(*(table[name].to_pylist() for name in KEY), strict=True))
-
-
-def _column_name(name: str) -> str:
-    kind, dot, rest = name.partition(".")
-    return {"score": rest, "flag": rest, "stats": f"stats_{rest}"}[kind] if dot else name

@@ -172,3 +172,9 @@ def vocabulary_table(model: str, texts: Sequence[str]) -> pa.Table:
     import pyarrow as pa
 
     return pa.table({"model": pa.array([model] * len(texts), pa.string()), "text": pa.array(texts, pa.string())})
+
+
+def column_name(stored: str) -> str:
+    """Return the name under which a reader shows a stored column."""
+    kind, dot, rest = stored.partition(".")
+    return {"score": rest, "flag": rest, "stats": f"stats_{rest}"}[kind] if dot else stored

@@ -55,6 +55,7 @@ class Snapshot:
     forced: dict[str | None, set[str]] = field(default_factory=dict)  # token -> cells requested with it
     problems: list[Problem] = field(default_factory=list)
     set_aside: tuple[str, ...] = ()  # names of damaged parts of generations that do not count any more
+    subsets: dict[str, list[str]] = field(default_factory=dict)  # key -> ids of the examples that runs planned
     servers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its servers
     drafters: dict[str, list[dict[str, Any]]] = field(default_factory=dict)  # run -> facts about its drafters
 
@@ -123,6 +124,8 @@ def _read_small(snapshot: Snapshot, kind: str, stem: str, path: Path) -> None:
             snapshot.runs[stem] = data
         elif kind == "failure":
             snapshot.failures.append(data | {"stem": stem})
+        elif kind == "subset":
+            snapshot.subsets[stem] = list(data["examples"])
         elif kind == "server":
             snapshot.servers.setdefault(data["run"], []).append(data["server"])
         elif kind == "drafter":

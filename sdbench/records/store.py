@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from sdbench.records import parts
 from sdbench.records.claims import BEAT_S, EXPIRE_S, Claims
 from sdbench.records.compact import compact, set_aside, small_parts
-from sdbench.records.keys import Cell
+from sdbench.records.keys import Cell, GenerationKey, unit_of
 from sdbench.records.measured import (
     PLAIN,
     CallRecord,
@@ -24,6 +24,7 @@ from sdbench.records.measured import (
     plain_table,
 )
 from sdbench.records.parts import StoreError, cannot_write, commit_json, commit_table, new_stem
+from sdbench.records.planned import subset_key
 from sdbench.records.schema import GenerationRecord, examples_table, generation_tables, vocabulary_table
 from sdbench.records.snapshot import Snapshot, take_snapshot
 
@@ -31,7 +32,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 T = TypeVar("T")
-GenerationKey = tuple[str, str, int]  # cell, example, sample
 COMPACT_AT = 64  # small parts of a kind that this job writes before it merges them
 
 
@@ -129,6 +129,11 @@ class Store:
         new = {example: texts(example) for example in ids if example not in held}
         if new:
             commit_table(self._path("examples", new_stem()), examples_table(asked, new), owner=self.claims.job)
+
+    def add_subset(self, examples: Sequence[str]) -> None:
+        """Write the ids of the examples that a run planned, once for each subset."""
+        if (key := subset_key(examples)) not in self._snapshot().subsets:
+            self._commit_json(f"subset-{key}", {"examples": list(examples)})
 
     def prompts(self, asked: str) -> dict[str, str]:
         """Return example -> its stored prompt, for the cells of `asked`."""
@@ -293,8 +298,3 @@ class Store:
 
     def _path(self, kind: str, stem: str) -> Path:
         return self.records / f"{kind}-{stem}.parquet"
-
-
-def unit_of(key: GenerationKey) -> str:
-    """Return what is claimed as one unit: all samples of an example in a cell."""
-    return f"{key[0]}\n{key[1]}"
