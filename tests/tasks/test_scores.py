@@ -39,7 +39,7 @@ def example(**row):
     ("name", "asked", "answer"), [("cnndm", "article", "highlights"), ("xsum", "document", "summary")]
 )
 def test_rouge_equals_rouge_score_on_200_random_pairs_with_and_without_stemmer(name, asked, answer):
-    task = load(name)
+    task = load(name, stop=[])  # the candidates have blank lines, at which answers of cnndm end
     scorers = {"": True, "_nostem": False}
     scorers = {ending: rouge_scorer.RougeScorer(TYPES, use_stemmer=stem) for ending, stem in scorers.items()}
     for reference, candidate in pairs(200, lines=4):
