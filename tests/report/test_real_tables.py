@@ -435,6 +435,32 @@ def test_lossless_answers_come_sooner_than_assisted_ones_on_all_tasks_with_packe
 
 @pytest.mark.results
 @pytest.mark.parametrize(
+    ("folder", "verifier", "w", "column", "scale", "shown"),
+    [
+        ("xsum-lighteval", "lossless", None, "truncated_rate", 100, "77 % [68, 85]"),
+        ("xsum-lighteval", "lossless", None, "acceptance", 1, ".79 [.77, .81]"),
+        ("xsum-lighteval", "ensemble", 0.5, "acceptance", 1, ".89 [.88, .91]"),
+        ("xsum-lighteval", "ensemble", 0.7, "difference", 1, "w = 0.7 scores −0.1 points [−1.4, 1.2]"),
+        ("xsum-lighteval", "ensemble", 0.5, "difference", 1, "w = 0.5 −0.1 [−1.1, 0.9]"),
+        ("xsum-lighteval", "ensemble", 0.3, "difference", 1, "w = 0.3 −0.7 [−1.8, 0.2]"),
+        ("xsum-lighteval", "draft", None, "difference", 1, "−0.9 [−2.2, 0.3]"),
+        ("cnndm", "lossless", None, "acceptance", 1, ".89 [.84, .91]"),
+        ("cnndm", "draft", None, "difference", 1, "0.8 points [−2.2, 3.7]"),
+    ],
+)
+def test_what_runs_of_summaries_can_tell_is_what_the_readme_says(folder, verifier, w, column, scale, shown):
+    assert shown in prose()
+    table = pd.read_csv(COMMITTED / folder / "summary.csv")
+    rows = table[table["verifier"] == verifier]
+    (row,) = rows[rows["w"] == w].to_dict("records") if w else rows.to_dict("records")
+    stated = [float(number) for number in re.findall(r"-?\d*\.?\d+", shown.replace("−", "-").split(f"w = {w} ")[-1])]
+    expected = [scale * row[f"{column}{end}"] for end in ("", "_low", "_high")]
+    digits = len(shown.rstrip("]").rpartition(".")[2]) if "." in shown else 0
+    assert stated == pytest.approx(expected, abs=0.50001 * 10**-digits)
+
+
+@pytest.mark.results
+@pytest.mark.parametrize(
     ("model", "drafter", "price", "shown"),
     [
         ("gemma-270m-", "suffix", None, "1.58 times as fast as Gemma 3 270M alone [1.14, 2.19]"),
