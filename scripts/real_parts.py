@@ -20,7 +20,8 @@ PARTS = ("", "rules", "learned", "lengths", "drafters", "prices", "latency", "as
 TIMED = ("latency", "assisted", "packed", "float32")  # parts with only the times of few texts
 NAMED = (*TIMED, "learned")  # parts that have all cells of records whose names end so
 OF_DRAFTERS = ("drafters", "prices")
-FORMS = ("evalplus", "plan", "lighteval")  # protocols beside a task's usual one
+CHAT = "chat"  # a task's usual prompt as a chat turn
+FORMS = ("evalplus", "plan", "lighteval", CHAT)  # protocols and forms beside a task's usual one
 NUM_DRAFT = 5
 MARGINS = (5.0, 2.0)  # points of quality that a setting to ship may lose
 WEIGHT = 0.7  # of the ensemble, beside which other rules stand
@@ -64,7 +65,8 @@ class RealFolder:
 
 def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
     """Yield each part that the records hold, by the folder it goes to. Records called …-latency, …-assisted, …-packed or …-float32
-    are of few texts: only the times of their settings are shown. Those called …-learned are a part of their own, too.
+    are of few texts: only the times of their settings are shown. Those called …-learned are a part of their own, too, and
+    those called …-chat have the usual prompt of a task as a chat turn.
     """
     named = next((part for part in NAMED if results.name.endswith(f"-{part}")), None)
     cells = table_of(results.cells)
@@ -76,7 +78,8 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
     for _, sweep in cells.groupby("sweep", sort=True):
         first = sweep.iloc[0]
         stem = str(first["task"]) if first["model"] == PAIR else f"{first['model']}-{first['task']}"
-        stem += f"-{first['protocol']}" if first["protocol"] in FORMS else ""
+        form = first["protocol"] if first["protocol"] in FORMS else CHAT if results.name.endswith(f"-{CHAT}") else None
+        stem += f"-{form}" if form else ""
         stem += f"-T{first['temperature']:g}" if first["temperature"] > 0 else ""
         for part, choose in CHOICES.items():
             keys = choose(sweep)

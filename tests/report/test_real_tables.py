@@ -194,6 +194,13 @@ def test_records_called_after_a_timed_part_show_only_what_was_timed(part, tmp_pa
         assert rows[names.index(f"ensemble w=0.7 K={k}")][-1].startswith(f"{strict / lenient:.2f} [")
 
 
+def test_records_called_after_the_chat_form_are_a_form_of_their_task(tmp_path):
+    run = run_of(tmp_path / "pair-humaneval-chat", ws=(0.5, 0.7), temperature=0.0, n=24)
+    real_tables.main([str(run), f"out={tmp_path / 'out'}"])
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == ["humaneval-chat"]
+    assert "| humaneval (chat) | 24 |" in (tmp_path / "out/README.md").read_text()
+
+
 def test_records_called_after_a_learned_weight_are_one_table_with_all_settings(tmp_path):
     run = run_of(tmp_path / "pair-humaneval-learned", ws=(0.5, 0.7), epsilons=(0.3,), temperature=0.0, n=24)
     real_tables.main([str(run), f"out={tmp_path / 'out'}"])
@@ -251,6 +258,7 @@ def test_a_sampled_run_is_a_table_of_its_own(tmp_path):
         ("wmt-T1", "wmt, T = 1"),
         ("humaneval-evalplus", "humaneval (evalplus)"),
         ("gsm8k-plan-rules", "gsm8k (plan)"),
+        ("xsum-chat", "xsum (chat)"),
         ("wmt-T1-learned", "wmt, T = 1"),
         ("smollm2-135m-humaneval-drafters", "smollm2-135m, humaneval"),
         ("gsm8k-lengths", "gsm8k"),
@@ -444,6 +452,13 @@ def test_lossless_answers_come_sooner_than_assisted_ones_on_all_tasks_with_packe
         ("xsum-lighteval", "ensemble", 0.5, "difference", 1, "w = 0.5 −0.1 [−1.1, 0.9]"),
         ("xsum-lighteval", "ensemble", 0.3, "difference", 1, "w = 0.3 −0.7 [−1.8, 0.2]"),
         ("xsum-lighteval", "draft", None, "difference", 1, "−0.9 [−2.2, 0.3]"),
+        ("xsum-chat", "lossless", None, "truncated_rate", 100, "32 % [21, 45]"),
+        ("xsum-chat", "lossless", None, "acceptance", 1, ".83 [.80, .86]"),
+        ("xsum-chat", "ensemble", 0.3, "acceptance", 1, "w = 0.3 .96 [.94, .96]"),
+        ("xsum-chat", "ensemble", 0.7, "difference", 1, "w = 0.7 scores −0.1 points [−3.6, 3.4]"),
+        ("xsum-chat", "ensemble", 0.5, "difference", 1, "w = 0.5 −0.2 [−2.3, 2.1]"),
+        ("xsum-chat", "ensemble", 0.3, "difference", 1, "w = 0.3 −0.9 [−2.3, 0.5]"),
+        ("xsum-chat", "draft", None, "difference", 1, "the draft alone −0.6 [−2.0, 0.9]"),
         ("cnndm", "lossless", None, "acceptance", 1, ".89 [.84, .91]"),
         ("cnndm", "draft", None, "difference", 1, "0.8 points [−2.2, 3.7]"),
     ],
