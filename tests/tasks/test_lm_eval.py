@@ -209,7 +209,7 @@ def prompt(doc):
 def test_a_task_whose_libraries_are_not_here_is_one_sentence(name, tmp_path, capsys):
     """minerva_math raises ModuleNotFoundError or, as ours, AssertionError: Hydra needs antlr4 4.9."""
     if "4.11" in version("antlr4-python3-runtime"):
-        pytest.skip("antlr4 4.11 is on the path")
+        pytest.skip("antlr4 4.11 is on the path, so the library whose absence is tested is here")
     (tmp_path / "ours.yaml").write_text(FILTERED.replace('"{{question}}"', "!function checks.prompt"))
     (tmp_path / "checks.py").write_text(ANTLR)
     words = ["model=llama-tiny", f"task=lm-eval:{name}", f"task.include_path={tmp_path}", f"task.data={path('gsm8k')}"]
