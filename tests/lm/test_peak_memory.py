@@ -1,5 +1,6 @@
 """The peak of a run's memory, worked out from shapes: measured on small models, and by arithmetic on large ones."""
 
+import gc
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +21,7 @@ VOCAB, ROWS, K, PROMPT, NEW = 12_000, 24, 3, 200, 5
 
 def measured_peak(call: Any) -> int:
     """The most bytes of tensors that live at once, beyond those before the call."""
+    gc.collect()  # what an earlier test left in cycles would otherwise be freed here, and be subtracted
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         call()
     kineto: Any = profiler.profiler
