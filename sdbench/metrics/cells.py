@@ -1,19 +1,21 @@
-"""A cell among others: its sweep, its metric, its position on the knob of its rule, and its baselines.
+"""A cell among others: its sweep, its metric, the names of drafters, and its baselines.
 
-Metrics and axes are stored in the cell as plain data (`types.Metric`, `types.Axis`). The axis of a rule in a sweep is the first
-of its axes that has an order and several values, otherwise the first that has an order. All other options that vary (other
-knobs, drafter, draft length) separate curves.
+Metrics and axes are stored in the cell as plain data (`types.Metric`, `types.Axis`); `knobs` has the position of a cell on the
+knob of its rule.
 """
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics.server import server_endings, server_key
-from sdbench.types import Axis, Metric
+from sdbench.metrics.knobs import along, format_value
+from sdbench.metrics.server import server_key
+from sdbench.types import Metric
 
 BASELINES = ("target", "draft", "lossless", "generate", "assisted")
 OF_TRANSFORMERS = ("generate", "assisted")  # decoded by its `generate`, with the weights as they are
@@ -22,7 +24,6 @@ SETTINGS = ("seed", "max_new_tokens", "top_k", "top_p")  # of a cell's content: 
 VARIED = (*SETTINGS, "dtype", "weights")  # in which sweeps of one pair, task and temperature may differ
 NUMERICS = ("dtype", "quantization", "packed")  # fields of each model's content, as in target_dtype
 GGUF = re.compile(r"\((\S+) GGUF\)")  # in the identity of a checkpoint
-ALONG = ("knob", "value", "rank", "equals", "knobs")
 
 
 def sweep_of(cells: pd.DataFrame) -> pd.Series:
@@ -38,7 +39,7 @@ def sweep_of(cells: pd.DataFrame) -> pd.Series:
     return pd.Series(keys, index=cells.index, dtype=object)
 
 
-def _sweep(cell: dict[Any, Any]) -> list[Any]:
+def _sweep(cell: Mapping[Any, Any]) -> list[Any]:
     settings = [settings_of(cell)[name] for name in SETTINGS]
     return [cell["model"], cell["task"], float(cell["temperature"]), cell["protocol"], cell["asked"], settings]
 
@@ -49,7 +50,7 @@ def _server(cell: Mapping[Any, Any]) -> list[str]:
 
 def _side(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
     """Return the checkpoint and numerics of a model; None if the cell does not read it."""
-    checkpoint, content = cell.get(f"checkpoint_{role}"), cell["content"] or {}
+    checkpoint, content = cell.get(f"checkpoint_{role}"), cell.get("content") or {}
     if not isinstance(checkpoint, str):
         return None
     # Settings that were set beside a GGUF file: only where there are some, so that other sweeps keep their names.
@@ -91,68 +92,6 @@ def task_options_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
     return {**single, "padded to": padding.get("to")}
 
 
-def titles(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
-    """Return pair and task, and what distinguishes sweeps: temperature, folder, protocol, settings, task, server, or a number."""
-    firsts = [cells.iloc[0] for _, cells in groups]
-    names = [f"{first['model']} on {first['task']}" for first in firsts]
-    contents = [{"content": None, **first.to_dict()} for first in firsts]
-    settings, options = list(map(settings_of, contents)), list(map(task_options_of, contents))
-    known = dict.fromkeys(name for given in options for name in given)
-    more = [
-        [f" at T = {first['temperature']:g}" for first in firsts],
-        [f" ({name})" for name, _ in groups],
-        [f", {first['protocol']}" for first in firsts],
-        *([_ending(name, given[name]) for given in settings] for name in VARIED),
-        *([_ending(name, given.get(name)) for given in options] for name in known),
-        *([f", {option}" if option else "" for option in given] for given in server_endings(contents)),
-    ]
-    for ends in more:
-        if len(set(names)) < len(names) and len(set(ends)) > 1:
-            names = [title + end for title, end in zip(names, ends, strict=True)]
-    counts = [names[: number + 1].count(title) for number, title in enumerate(names)]
-    return [title if count == 1 else f"{title}, sweep {count}" for title, count in zip(names, counts, strict=True)]
-
-
-def _ending(name: str, value: object) -> str:
-    return "" if value is None else f", {name.replace('_', ' ')} {value}"
-
-
-def suffixes(groups: Sequence[tuple[str, pd.DataFrame]]) -> list[str]:
-    """Return the suffix of each sweep's files: pair and task, then as needed T, the length of prompts, the folder in front,
-    settings such as the seed, options of the server, a number.
-    """
-    if len(groups) == 1:
-        return [""]
-    firsts, folders = [cells.iloc[0].to_dict() for _, cells in groups], [name for name, _ in groups]
-    names = [f"{first['model']}-{first['task']}" for first in firsts]
-    names = _with_ends(names, [f"T{first['temperature']:g}" for first in firsts])
-    lengths = [task_options_of(first)["padded to"] for first in firsts]
-    settings = [settings_of(first) for first in firsts]
-    if len(set(names)) < len(names):
-        names = _with_ends(names, ["" if length is None else str(length) for length in lengths])
-    if len(set(names)) < len(names) and len(set(folders)) > 1:
-        names = [f"{folder}-{name}" for folder, name in zip(folders, names, strict=True)]
-    for setting in VARIED:
-        if len(set(names)) < len(names):
-            values = [given[setting] for given in settings]
-            ends = [
-                "" if value is None else f"{setting}-{value}".replace(",", "").replace(" ", "-") for value in values
-            ]
-            names = _with_ends(names, ends)
-    for words in server_endings(firsts):
-        if len(set(names)) < len(names):
-            names = _with_ends(names, [re.sub(r"[^\w.-]+", "-", word) for word in words])
-    repeats = [names[:index].count(name) for index, name in enumerate(names)]
-    return [f"{name}-{repeat + 1}" if repeat else name for name, repeat in zip(names, repeats, strict=True)]
-
-
-def _with_ends(names: Sequence[str], ends: Sequence[str]) -> list[str]:
-    """Return the names with these ends, unless the ends are equal."""
-    if len(set(ends)) == 1:
-        return list(names)
-    return [f"{name}-{end}" if end else name for name, end in zip(names, ends, strict=True)]
-
-
 def metrics_of(cell: Mapping[Any, Any]) -> dict[str, Metric]:
     """Return {name: metric} of the cell's task, including its headline metric."""
     metrics = {declared["name"]: Metric.from_json(declared) for declared in cell["metrics"]}
@@ -172,45 +111,102 @@ def scores_of(cell: Mapping[Any, Any], names: Sequence[str]) -> list[Metric]:
     return [known.get(name) or Metric(name) for name in names]
 
 
-def along(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return [ALONG] per cell: its knob, its position on it, and as text the other options of its curve; rows as in `cells`."""
-    axes = {key: [Axis.from_json(axis) for axis in of_cell] for key, of_cell in cells["axes"].items()}  # as in the YAML
-    rows: dict[Any, tuple[Any, ...]] = {}
-    for _, group in cells.groupby(["sweep", "verifier"], sort=False):
-        knob = main_knob([axes[key] for key in group.index])
-        for key, cell in zip(group.index, group.to_dict("records"), strict=True):
-            main = next((axis for axis in axes[key] if axis.knob == knob), None)
-            along = ("", None, None, None) if main is None else (main.knob, main.value, main.rank, main.equals)
-            rows[key] = (*along, _others(cell, axes[key], knob))
-    frame = pd.DataFrame([rows[key] for key in cells.index], columns=list(ALONG), index=cells.index, dtype=object)
-    return frame.astype({"rank": "float64"})
+def variants_of(cells: pd.DataFrame) -> pd.DataFrame:
+    """Return as text what distinguishes cells of a sweep whose options are equal, "" where nothing does.
+
+    `draft_variant`: the draft's checkpoint and numerics, the version of the drafter, and the version of the engine's law;
+    `rule_variant`: the version of the rule, and of the law where nothing is drafted.
+    """
+    rows = cells.to_dict("records")
+    users: defaultdict[str, set[Any]] = defaultdict(set)
+    for cell in rows:
+        users[_draft_key(cell)].add(cell["sweep"])
+    # The draft alone belongs to every sweep that uses the draft.
+    groups = [users[_draft_key(cell)] if cell["verifier"] == "draft" else {cell["sweep"]} for cell in rows]
+    rules = [{(cell["sweep"], cell["verifier"], _unordered_of(cell))} for cell in rows]
+    drafts, versions = list(map(_draft_facts, rows)), list(map(_rule_facts, rows))
+    variants = {"draft_variant": _differing(drafts, groups), "rule_variant": _differing(versions, rules)}
+    return pd.DataFrame(variants, index=cells.index, dtype=object)
 
 
-def main_knob(axes: Sequence[Sequence[Axis]]) -> str | None:
-    """Return the knob by which a rule's cells are ordered."""
-    ordered = [axis for cell_axes in axes for axis in cell_axes if axis.rank is not None]
-    names = list(dict.fromkeys(axis.knob for axis in ordered))
-    varying = [name for name in names if len({axis.value for axis in ordered if axis.knob == name}) > 1]
-    return next(iter([*varying, *names]), None)
+def _differing(facts: Sequence[Mapping[str, Any]], groups: Sequence[Collection[Any]]) -> list[str]:
+    """Return for each NAME=VALUE of the facts in which others of its groups differ; a fact without a value is not written."""
+    known: defaultdict[tuple[Any, str], set[str]] = defaultdict(set)
+    for given, homes in zip(facts, groups, strict=True):
+        for name, home in product(given, homes):
+            known[home, name].add(format_value(given[name] or None))
+    return [
+        " ".join(
+            f"{name.rpartition('.')[2]}={format_value(value)}"
+            for name, value in given.items()
+            if value and any(len(known[home, name]) > 1 for home in homes)
+        )
+        for given, homes in zip(facts, groups, strict=True)
+    ]
 
 
-def _others(cell: Mapping[Any, Any], axes: Sequence[Axis], knob: str | None) -> str:
-    """Return the rule's other options."""
-    options = {axis.knob: axis.value for axis in axes}
-    options |= {str(name).removeprefix("knob_"): value for name, value in cell.items() if str(name).startswith("knob_")}
-    kept = {name: value for name, value in options.items() if name != knob and value is not None and value == value}
-    return ", ".join(f"{name}={format_value(value)}" for name, value in kept.items())
+def _draft_facts(cell: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what decides the drafts of a cell besides the options of its drafter; {} if it does not draft."""
+    side, content = _side(cell, "draft"), cell.get("content") or {}
+    names = ("draft", *(f"draft_{name}" for name in NUMERICS), "draft_settings")
+    facts = dict(zip(names, side or (), strict=False))
+    drafter = content.get("drafter")
+    if drafter is not None:  # versions are those of a drafter with these options: a length policy has one too
+        version = f"{json.dumps(drafter, sort_keys=True)}.version"
+        facts |= {version: (content.get("versions") or {}).get("drafter"), **_law(cell)}
+    return {name: value.removeprefix("torch.") if isinstance(value, str) else value for name, value in facts.items()}
 
 
-def name_drafters(cells: pd.DataFrame) -> pd.Series:
-    """Return the name of each cell's drafter, with the options in which drafters of that name differ; None without a drafter."""
+def _unordered_of(cell: Mapping[Any, Any]) -> str:
+    """Return the options of a rule without an order, some of which have a version of their own, as text."""
+    ranks = {axis["knob"]: axis.get("rank") for axis in cell["axes"]}
+    options = {axis["knob"]: axis["value"] for axis in cell["axes"]}
+    options |= {name.removeprefix("knob_"): value for name, value in cell.items() if str(name).startswith("knob_")}
+    kept = {name: value for name, value in options.items() if ranks.get(name) is None and value == value}
+    return json.dumps({name: value for name, value in kept.items() if value is not None}, sort_keys=True, default=str)
+
+
+def _rule_facts(cell: Mapping[Any, Any]) -> dict[str, Any]:
+    content = cell["content"] or {}
+    law = _law(cell) if content.get("drafter") is None else {}
+    return {"version": (content.get("versions") or {}).get("verifier"), **law}
+
+
+def _law(cell: Mapping[Any, Any]) -> dict[str, str]:
+    """Return the version of the engine's law, which the loops of transformers do not follow."""
+    is_other = cell["verifier"] in OF_TRANSFORMERS
+    return {} if is_other else {"law": str(cell.get("law") or "").rpartition("/")[2]}
+
+
+def _draft_key(cell: Mapping[Any, Any]) -> str:
+    """Return the draft of a cell and what its sweep holds fixed besides the target, as text."""
+    return json.dumps([*_sweep(cell), _side(cell, "draft"), *_server(cell)])
+
+
+def drafts_of(cells: pd.DataFrame, sweep: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of the draft alone that belong to the cells of a sweep: those of every draft that it uses.
+
+    In the column `sweep` such a cell has one of the targets that its draft is used with.
+    """
+    used = set(map(_draft_key, sweep.to_dict("records")))
+    alone = cells[cells["verifier"] == "draft"]
+    return alone.loc[[_draft_key(cell) in used for cell in alone.to_dict("records")]]
+
+
+def name_drafters(cells: pd.DataFrame, variants: pd.Series) -> pd.Series:
+    """Return the name of each cell's drafter, with the options in which drafters of that name differ, and its variant; None
+    without a drafter.
+    """
     named = cells["drafter"].dropna()
     options = {key: _drafter_options(content) for key, content in cells["content"].loc[named.index].items()}
     common = {
         name: set.intersection(*(set(options[key]) for key in same))
         for name, same in named.groupby(named).groups.items()
     }
-    words = {key: [name, *(word for word in options[key] if word not in common[name])] for key, name in named.items()}
+    words = {
+        key: [name, *(word for word in options[key] if word not in common[name]), *filter(None, [variants[key]])]
+        for key, name in named.items()
+    }
     return pd.Series([" ".join(words[key]) if key in words else None for key in cells.index], cells.index, dtype=object)
 
 
@@ -222,47 +218,51 @@ def _drafter_options(content: Mapping[str, Any] | None) -> list[str]:
     return [f"{name}={format_value(value)}" for name, value in options.items() if name != "name"]
 
 
-def format_value(value: object) -> str:
-    """Format the value of a knob: 0.7, logit."""
-    return f"{value:g}" if isinstance(value, int | float) and not isinstance(value, bool) else str(value)
+def can_share_command(cells: pd.DataFrame, *keys: str) -> bool:
+    """Return whether one command can run both cells of a sweep: not with two drafts, or with two drafters of one name."""
+    first, second = (_draft_facts(cell) | _drafter_fact(cell) for cell in cells.loc[list(keys)].to_dict("records"))
+    return all(first[name] == second[name] for name in first.keys() & second.keys())
 
 
-def strict_value(values: pd.Series, ranks: pd.Series) -> float | None:
-    """Return the value at rank 0 from the values and ranks of a curve's cells; None if it does not follow from them."""
-    known = [
-        (float(value), float(rank))
-        for value, rank in zip(values, ranks, strict=True)
-        if isinstance(value, int | float) and not isinstance(value, bool) and rank == rank
-    ]
-    at_end = [value for value, rank in known if rank == 0]
-    if at_end:
-        return at_end[0]
-    for sign in (1, -1):
-        ends = {round(value + sign * rank, 9) for value, rank in known}
-        if len(known) > 1 and len(ends) == 1:
-            return ends.pop()
-    return None
+def _drafter_fact(cell: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return {name of the drafter: its options}, those of drafting by a server included."""
+    content = cell.get("content") or {}
+    drafter = content.get("drafter")
+    name = drafter["name"] if isinstance(drafter, Mapping) else drafter
+    return {} if name is None else {str(name): [drafter, (content.get("engine") or {}).get("speculative")]}
+
+
+def drafting_of(cell: Mapping[Any, Any]) -> str:
+    """Return as text what the costs of a cell's calls depend on: its target, its draft and drafter with all options, its server."""
+    return json.dumps([_side(cell, "target"), _draft_facts(cell), _drafter_fact(cell), *_server(cell)], sort_keys=True)
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
-    """Return a cell's baseline in the same sweep: of several that with the same drafter, then with the nearest draft length."""
+    """Return a cell's baseline in the same sweep: of several that with the same draft and drafter, then with the nearest draft
+    length.
+    """
     sweeps = cells["sweep"] if "sweep" in cells else sweep_of(cells)
     same = cells[sweeps == sweeps.at[key]]
-    baselines = same[same["verifier"] == verifier]
+    baselines = drafts_of(cells, same) if verifier == "draft" else same[same["verifier"] == verifier]
     if baselines.empty and verifier == "lossless":
         baselines = lossless_rules(same)
     if baselines.empty:
         return None
     # The target alone and the draft alone have no drafter: theirs is the pair's own draft. Their draft length is 0.
     drafter, num_draft = cells.at[key, "drafter"], cells.at[key, "num_draft"]
+    drafter = drafter if pd.notna(drafter) else "model"
+    draft, drafts = _side(cells.loc[key], "draft"), [_side(cell, "draft") for cell in baselines.to_dict("records")]
+    kinds = baselines["drafter"].map(lambda name: str(name).partition(" ")[0])
     closeness = pd.DataFrame(
         {
-            "other drafter": baselines["drafter"] != (drafter if pd.notna(drafter) else "model"),
+            "other draft": [None not in (draft, side) and side != draft for side in drafts],
+            "other kind": kinds != drafter.partition(" ")[0],
+            "other drafter": baselines["drafter"] != drafter,
             "distance": (baselines["num_draft"] - num_draft).abs(),
             "num_draft": baselines["num_draft"],
         }
     )
-    return str(closeness.sort_values(list(closeness)).index[0])
+    return str(closeness.sort_values(list(closeness), kind="stable").index[0])
 
 
 def lossless_rules(cells: pd.DataFrame) -> pd.DataFrame:
@@ -271,7 +271,9 @@ def lossless_rules(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def table_of(cells: pd.DataFrame) -> pd.DataFrame:
-    """Return `results.cells` by key, with `sweep`, the columns of ALONG, and distinct names of drafters."""
+    """Return `results.cells` by key, with `sweep`, the columns of `variants_of` and ALONG, and distinct names of drafters."""
     table = cells.set_index("cell")
-    table = table.assign(sweep=sweep_of(table), drafter=name_drafters(table))
+    table = table.assign(sweep=sweep_of(table))
+    table = table.join(variants_of(table))
+    table = table.assign(drafter=name_drafters(table, table["draft_variant"]))
     return table.join(along(table))

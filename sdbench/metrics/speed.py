@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
 
+from sdbench.metrics.cells import drafting_of
 from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval, rates_interval, ratio_interval
 from sdbench.records import Results
 
@@ -158,15 +159,27 @@ def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: 
 
 
 def prices_of(results: Results, generations: pd.DataFrame) -> pd.DataFrame:
-    """Return the costs that apply to the texts of one cell: of the newest pass over its prompts, else over others of its task."""
+    """Return the costs that apply to the texts of one cell: of the newest pass over its prompts, else over others of its task.
+
+    Only passes count that timed the cell's target with its draft and its drafter, all options alike.
+    """
     first = generations.iloc[0]
     drafter = str(first["drafter"]) if isinstance(first["drafter"], str) else None
-    prompts = results.cells.set_index("cell")["asked"]
+    cells, timings = results.cells.set_index("cell"), results.timings
+    if drafter is not None:
+        drafting = drafting_of(cells.loc[first["cell"]])
+        timed = cells[cells.index.isin(timings["cell"]) & (cells["drafter"] == drafter)]
+        same = [
+            key
+            for key, cell in zip(timed.index, timed.to_dict("records"), strict=True)
+            if drafting_of(cell) == drafting
+        ]
+        timings = timings[timings["pass_id"].isin(timings.loc[timings["cell"].isin(same), "pass_id"])]
     # A call costs more after a longer prompt.
-    is_alike = results.timings["cell"].map(prompts) == prompts[first["cell"]]
+    is_alike = timings["cell"].map(cells["asked"]) == cells.at[first["cell"], "asked"]
     of_pair = str(first["model"]), str(first["task"]), drafter
-    alike = prices(results.calls, results.timings[is_alike], *of_pair)
-    return alike if len(alike) else prices(results.calls, results.timings, *of_pair)
+    alike = prices(results.calls, timings[is_alike], *of_pair)
+    return alike if len(alike) else prices(results.calls, timings, *of_pair)
 
 
 def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:

@@ -5,10 +5,11 @@ from typing import Any
 import pandas as pd
 
 from sdbench.metrics import acceptance, quality, speed
-from sdbench.metrics.cells import BASELINES, VARIED, format_value, metric_of, reference, settings_of, table_of
+from sdbench.metrics.cells import BASELINES, VARIED, metric_of, reference, settings_of, table_of
 from sdbench.metrics.columns import WEIGHT, spread, spread_names
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, lossless_settings
+from sdbench.metrics.knobs import format_value
 from sdbench.metrics.stats import affordable, detectable, holm, mean_interval
 from sdbench.metrics.text import also_of, sort_cells
 from sdbench.records import Results

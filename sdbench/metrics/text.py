@@ -10,7 +10,8 @@ from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics.cells import BASELINES, format_value, main_knob
+from sdbench.metrics.cells import BASELINES
+from sdbench.metrics.knobs import format_value, main_knob
 from sdbench.metrics.stats import Estimate
 from sdbench.types import Axis
 
@@ -22,6 +23,7 @@ NAMES = {
 }
 # Rules come between lossless and the draft alone, each from its lossless end outwards.
 POSITIONS = {"target": 0, "generate": 1, "assisted": 2, "lossless": 3, "draft": 5}
+OF_DRAFTER = ("name", "head", "length_head")  # not among its options: heads are trained for each task
 
 
 def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
@@ -34,7 +36,7 @@ def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
     has_rules = not is_short or swept["verifier"].nunique() > 1
     has_lengths = not is_short or drafting["num_draft"].nunique() > 1
     has_drafters = drafting["drafter"].nunique() > 1
-    options, names = options_of(swept), {}
+    options, names = options_of(cells), {}
     for key, cell in zip(cells.index.astype(str), cells.to_dict("records"), strict=True):
         knobs = list(filter(None, [setting_of(cell), *options.get(key, [])]))
         rule = [NAMES.get(str(cell["verifier"]), str(cell["verifier"]))]
@@ -74,14 +76,35 @@ def setting_of(cell: Mapping[Any, Any] | pd.Series) -> str:
     return f"{knob}={format_value(cell['value'])}" if isinstance(knob, str) and knob else ""
 
 
-def options_of(swept: pd.DataFrame) -> dict[str, list[str]]:
+def full_setting_of(cell: pd.Series) -> str:
+    """Return rule, knobs, drafter and draft length whatever else a sweep holds; names leave out what its cells share.
+
+    Files that are trained for each task are left out: another head is the same setting.
+    """
+    content = cell["content"] or {}
+    heads = content.get("heads") or {}
+    axes = [f"{axis['knob']}={format_value(axis['value'])}" for axis in cell["axes"] if axis["knob"] not in heads]
+    drafter = content.get("drafter") or str(cell["drafter"])
+    drafter = drafter if isinstance(drafter, Mapping) else {"name": drafter}
+    options = [f"{name}={format_value(value)}" for name, value in drafter.items() if name not in OF_DRAFTER]
+    variants = filter(None, (cell.get("rule_variant"), cell.get("draft_variant")))
+    length = f"K={int(cell['num_draft'])}"
+    return " ".join([str(cell["verifier"]), *axes, str(drafter["name"]), *options, *variants, length])
+
+
+def options_of(cells: pd.DataFrame) -> dict[str, list[str]]:
     """Return {cell: OPTION=VALUE besides its knob} of the options in which the cells of its rule differ."""
     varying: dict[str, list[str]] = {}
-    for _, group in swept.groupby("verifier", sort=False):
-        options = {str(key): [word for word in str(text).split(", ") if word] for key, text in group["knobs"].items()}
+    for _, group in cells.groupby("verifier", sort=False):
+        options = {str(key): _words_of(text) for key, text in group["knobs"].items()}
         common = set.intersection(*map(set, options.values()))
         varying |= {key: [word for word in texts if word not in common] for key, texts in options.items()}
     return varying
+
+
+def _words_of(options: object) -> list[str]:
+    """Return the options of a curve, which in a table read from a file may be NaN."""
+    return [word for word in options.split(", ") if word] if isinstance(options, str) else []
 
 
 def sort_cells(cells: pd.DataFrame, by: tuple[str, ...] = ()) -> pd.DataFrame:

@@ -13,12 +13,13 @@ import pandas as pd
 
 from sdbench.errors import without_force
 from sdbench.metrics import quality, speed
-from sdbench.metrics.cells import BASELINES, format_value, metric_of, reference, table_of, titles
+from sdbench.metrics.cells import BASELINES, can_share_command, metric_of, reference, table_of
 from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, at_level, lossless_settings, p_value_of
 from sdbench.metrics.safety import ALPHA, FAILURES, LOOP, Comparison, compare_settings, sequences
 from sdbench.metrics.stats import NAN, Estimate, affordable, ratio_interval
-from sdbench.metrics.text import names_of
+from sdbench.metrics.text import full_setting_of, names_of
+from sdbench.metrics.titles import titles
 from sdbench.records import Results
 from sdbench.types import Metric
 
@@ -37,8 +38,8 @@ class Gain:
     """Measured speed of a setting: over each lossless setting of its pass, the best of them by name, and over the target alone.
 
     `sooner_each` is the time per answer of each lossless setting over that of this one, whatever the lengths of their texts;
-    `sooner_target` the same for the target alone. `apart` are lossless settings that were timed in other passes alone: this one is
-    not known to be faster than they are.
+    `sooner_target` the same for the target alone. `apart` are lossless settings that one command could time beside this one, but
+    that were timed in other passes alone: it is not known to be faster than they are.
     """
 
     over_each: Mapping[str, Estimate]
@@ -112,20 +113,6 @@ class Weighed:
         """Return the modelled speed in answers instead of tokens; 0 without one."""
         speed = self.modelled.get(cell, NAN) / (self.lengths[cell].value if cell in self.lengths else 1.0)
         return speed if speed == speed else 0.0
-
-
-OF_DRAFTER = ("name", "head", "length_head")  # not among its options: heads are trained for each task
-
-
-def _setting_of(cell: pd.Series) -> str:
-    """Return rule, knobs, drafter and draft length whatever else a sweep holds; names leave out what its cells share."""
-    content = cell["content"] or {}
-    heads = content.get("heads") or {}  # trained for each task: another head is the same setting
-    axes = [f"{axis['knob']}={format_value(axis['value'])}" for axis in cell["axes"] if axis["knob"] not in heads]
-    drafter = content.get("drafter") or str(cell["drafter"])
-    drafter = drafter if isinstance(drafter, Mapping) else {"name": drafter}
-    options = [f"{name}={format_value(value)}" for name, value in drafter.items() if name not in OF_DRAFTER]
-    return " ".join([str(cell["verifier"]), *axes, str(drafter["name"]), *options, f"K={int(cell['num_draft'])}"])
 
 
 def margin_of(margin: Margin, task: str) -> float:
@@ -203,7 +190,7 @@ class _Weigher:
             gains=self._gains(keys, lossless),
             modelled={key: self._modelled_speed(key) for key in keys},
             names=names_of(same),
-            settings={key: _setting_of(same.loc[key]) for key in keys},
+            settings={key: full_setting_of(same.loc[key]) for key in (*keys, *left_out)},
             lossless={key: self._over_target(key) for key in lossless},
             lengths={key: self._length(key, bases[key]) for key in keys},
             left_out=left_out,
@@ -274,7 +261,10 @@ class _Weigher:
                     {base: known for base in lossless if (known := ratio(key, base)) is not None}
                     for ratio in (self._passes.ratio, self._passes.sooner)
                 )
-                target, apart = self._over_target(key, self._passes.sooner), timed.intersection(lossless) - set(over)
+                target = self._over_target(key, self._passes.sooner)
+                apart = [
+                    base for base in lossless if base in timed - set(over) and can_share_command(self.cells, key, base)
+                ]
                 gains[key] = Gain(over, best, self._over_target(key), sooner, target, tuple(sorted(apart)))
         return gains
 

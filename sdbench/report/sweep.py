@@ -15,20 +15,13 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics import acceptance, divergence, pareto, quality, speed, theory
-from sdbench.metrics.cells import (
-    BASELINES,
-    STRICTEST,
-    metrics_of,
-    strict_value,
-    suffixes,
-    table_of,
-    task_options_of,
-    titles,
-)
+from sdbench.metrics.cells import BASELINES, STRICTEST, drafts_of, metrics_of, table_of, task_options_of
 from sdbench.metrics.export import Metrics
+from sdbench.metrics.knobs import strict_value
 from sdbench.metrics.load import load_table
 from sdbench.metrics.open_load import open_load_table
 from sdbench.metrics.text import names_of, options_of, sort_cells
+from sdbench.metrics.titles import suffixes, titles
 from sdbench.records import Results
 from sdbench.types import Metric
 
@@ -231,15 +224,30 @@ def sweeps_of(
     sweeps = []
     for folder, summary, scores in zip(results, summaries, metrics or [dict] * len(results), strict=True):
         rows, cells = summary.set_index("cell"), table_of(folder.cells)
-        groups = [group for _, group in cells[cells.index.isin(rows.index)].groupby("sweep", sort=True)]
+        known = cells[cells.index.isin(rows.index)]
+        groups = [_with_drafts(known, group) for _, group in known.groupby("sweep", sort=True)]
         groups.sort(key=_place_of)
         for cells in map(in_reading_order, groups):
             model, task, temperature = cells[["model", "task", "temperature"]].iloc[0]
             labels = "", "", str(model), str(task), float(temperature)
-            sweeps.append(Sweep(folder, *labels, cells, rows.loc[cells.index], results, scores))
+            is_shared = known.loc[cells.index, "sweep"] != cells["sweep"]
+            sweeps.append(Sweep(folder, *labels, cells, _without_comparisons(rows.loc[cells.index], is_shared), results, scores))
     groups = [(sweep.results.name, sweep.cells) for sweep in sweeps]
     names = titles(groups), suffixes(groups)
     return [replace(sweep, title=title, suffix=end) for sweep, title, end in zip(sweeps, *names, strict=True)]
+
+
+def _with_drafts(cells: pd.DataFrame, sweep: pd.DataFrame) -> pd.DataFrame:
+    """Return the cells of a sweep with those of the draft alone that belong to another target's sweep too."""
+    drafts = drafts_of(cells, sweep)
+    others = drafts[~drafts.index.isin(sweep.index)]
+    return pd.concat([sweep, others.assign(sweep=sweep["sweep"].iloc[0])]) if len(others) else sweep
+
+
+def _without_comparisons(rows: pd.DataFrame, is_shared: pd.Series) -> pd.DataFrame:
+    """Return rows of the summary without the comparisons of shared cells, which are with the other target."""
+    compared = [name for name in rows if str(name).startswith(("difference", "detectable", "p_", "speedup", "time_ratio"))]
+    return rows.mask(is_shared.to_numpy()[:, None] & rows.columns.isin(compared)) if is_shared.any() else rows
 
 
 def _place_of(group: pd.DataFrame) -> tuple[Any, ...]:

@@ -7,8 +7,10 @@ import pandas as pd
 import pytest
 
 import sdbench
-from sdbench.metrics.cells import main_knob, metric_of, scores_of, settings_of, strict_value, suffixes
+from sdbench.metrics.cells import metric_of, scores_of, settings_of
+from sdbench.metrics.knobs import main_knob, strict_value
 from sdbench.metrics.summary import summarise
+from sdbench.metrics.titles import suffixes
 from sdbench.records import Store
 from sdbench.report.sweep import sweeps_of
 from sdbench.types import Axis, Metric

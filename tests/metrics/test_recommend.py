@@ -9,11 +9,11 @@ import pytest
 
 import sdbench
 from sdbench.metrics import needed, recommend, safety, stats
-from sdbench.metrics.cells import titles
 from sdbench.metrics.gain import RATES
 from sdbench.metrics.recommend import at_speed, decide
 from sdbench.metrics.safety import ALPHA, Comparison
 from sdbench.metrics.stats import Estimate
+from sdbench.metrics.titles import titles
 from sdbench.metrics.weigh import Gain, Weighed
 from sdbench.types import Metric
 from tests.records.synthetic import write_synthetic

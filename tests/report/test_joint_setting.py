@@ -11,7 +11,8 @@ from sdbench.metrics.recommend import Recommendation, decide, recommend
 from sdbench.metrics.safety import Comparison
 from sdbench.metrics.seeds import pool_seeds
 from sdbench.metrics.stats import Estimate
-from sdbench.metrics.weigh import Gain, Weighed, _setting_of
+from sdbench.metrics.text import full_setting_of
+from sdbench.metrics.weigh import Gain, Weighed
 from sdbench.report.build import worked_out
 from sdbench.report.joint import decide_jointly
 from sdbench.types import Metric
@@ -210,14 +211,14 @@ def test_a_setting_is_told_by_what_decides_it_whatever_the_folder_sweeps():
             "content": None,
         }
     )
-    assert _setting_of(cell) == "typical eps=0.3 delta=0.2 lookup K=5"
+    assert full_setting_of(cell) == "typical eps=0.3 delta=0.2 lookup K=5"
     other = cell.copy()
     other["knobs"] = "eps=0.3"  # of a folder that sweeps delta
-    assert _setting_of(other) == _setting_of(cell)
+    assert full_setting_of(other) == full_setting_of(cell)
     for longest in (3, 12):
         other["content"] = {"drafter": {"name": "lookup", "longest": longest}}
-        assert _setting_of(other) == f"typical eps=0.3 delta=0.2 lookup longest={longest} K=5"
+        assert full_setting_of(other) == f"typical eps=0.3 delta=0.2 lookup longest={longest} K=5"
     learned = cell.copy()
     learned["axes"] = [{"knob": "head", "value": "gsm8k@1a2b"}, {"knob": "offset", "value": 0}]
     learned["content"] = {"heads": {"head": "1a2b"}}
-    assert _setting_of(learned) == "typical offset=0 lookup K=5", "a head is trained for each task"
+    assert full_setting_of(learned) == "typical offset=0 lookup K=5", "a head is trained for each task"

@@ -13,7 +13,7 @@ from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from sdbench.metrics.cells import format_value, strict_value
+from sdbench.metrics.knobs import format_value, strict_value
 from sdbench.metrics.text import NAMES, setting_of
 from sdbench.metrics.weigh import SMALL as SMALL_N
 from sdbench.report.figures.labels import Label, Room
