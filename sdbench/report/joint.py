@@ -12,7 +12,7 @@ from typing import NamedTuple
 from sdbench.metrics import sentences
 from sdbench.metrics.recommend import Recommendation
 from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
-from sdbench.metrics.stats import holm
+from sdbench.metrics.stats import Estimate, holm
 from sdbench.metrics.weigh import Gain, Weighed
 
 MOST = 3  # settings that are named if none is safe on all
@@ -26,11 +26,12 @@ class JointDecision(NamedTuple):
 
 
 class _Tested(NamedTuple):
-    """A sweep with its margin, and its tests by the name of the setting."""
+    """A sweep with its margin, its tests by the name of the setting, and why each of its other settings was not tested."""
 
     sweep: Weighed
     margin: float
     tests: Mapping[str, Comparison]
+    untested: Mapping[str, str]
 
     def is_safe(self, name: str) -> bool:
         return name in self.tests and self.tests[name].is_safe(self.margin)
@@ -42,10 +43,17 @@ class _Tested(NamedTuple):
     def gain(self, name: str) -> Gain | None:
         return self.sweep.gains.get(self.tests[name].cell)
 
+    def lossless(self, name: str) -> Estimate | None:
+        """Return the speed of the best lossless setting beside this one over the target alone; None if it was not timed."""
+        gain = self.gain(name)
+        known = [over for over in self.sweep.lossless.values() if over is not None]
+        best = max(known, key=lambda over: over.value, default=None)
+        return best if gain is None else self.sweep.lossless.get(gain.best)
+
     def failure(self, name: str) -> str:
         """Return why a setting is not safe here."""
         if name not in self.tests:
-            return "not reached"
+            return self.untested.get(name, "not run there")
         test = self.tests[name]
         if test.worst > -self.margin:
             return sentences.excess_text(test, self.margin)
@@ -68,7 +76,11 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
     tested = []
     for sweep, each in pairs:
         done = [test for curve in sweep.curves for test in run_in_sequence(curve, each.margin)]
-        tested.append(_Tested(sweep, each.margin, {name_of[_setting(sweep, test.cell)]: test for test in done}))
+        untested = {test.cell: "not reached" for curve in sweep.curves for test in curve}
+        untested |= {cell: f"left out, n={n}" for cell, n in sweep.left_out.items()}
+        name = {cell: name_of[_setting(sweep, cell)] for cell in untested}
+        tests = {name[test.cell]: test for test in done}
+        tested.append(_Tested(sweep, each.margin, tests, {name[cell]: reason for cell, reason in untested.items()}))
     problems = [f"{each.sweep.title}: {problem}" for each in tested if (problem := each.problem())]
     if problems:
         return JointDecision(None, f"joint: none: {'; '.join(problems)}.")
@@ -111,12 +123,26 @@ def _describe(name: str, tested: Sequence[_Tested], *, is_faster: bool) -> str:
     """Return the recommendation, its largest possible loss, and its gain over lossless on each sweep."""
     tightest = min(tested, key=lambda each: (each.tests[name].worst + each.margin, each.sweep.title))
     gains = ", ".join(f"on {each.sweep.title} {_gain_text(each, name)}" for each in tested)
-    verdict = f"ship {name}: safe" if is_faster else f"stay lossless; {name} is safe"
+    verdict = f"ship {name}: safe" if is_faster else f"{_without_leniency(name, tested)}; {name} is safe"
     lacking = "" if is_faster else ", but a speed-up over lossless and the target alone is not proven on all"
     worst = sentences.limit_text(tightest.tests[name].worst, tightest.margin)
     limit = f"at worst {worst} points (margin {tightest.margin:g}), on {tightest.sweep.title}"
     notes = _warnings(name, tested) if is_faster else []
     return " ".join([f"{verdict} on all {len(tested)} sweeps ({limit}){lacking}; {gains}.", *notes, *_remarks(tested)])
+
+
+def _without_leniency(name: str, tested: Sequence[_Tested]) -> str:
+    """Return what to do where this setting is not proven to be faster: stay lossless, or not speculate where that is slower."""
+    known = [(each.sweep.title, over) for each in tested if (over := each.lossless(name)) is not None]
+    slow = [f"{sentences.ratio_text(over)} on {title}" for title, over in known if over.value < 1]
+    if not slow:
+        return "stay lossless"
+    slower = f"lossless is slower than the target alone ({', '.join(slow)})"
+    return (
+        f"do not speculate: {slower}"
+        if len(slow) == len(tested)
+        else f"stay lossless, but {slower}: do not speculate there"
+    )
 
 
 def _gain_text(each: _Tested, name: str) -> str:

@@ -75,6 +75,34 @@ def test_a_speed_up_must_be_proven_on_all():
     assert "a speed-up over lossless and the target alone is not proven on all" in joint.text
 
 
+def test_where_lossless_is_slower_than_the_target_alone_it_says_not_to_speculate():
+    slow, fast = ({"lossless": {"lossless": Estimate(speed, speed - 0.1, speed + 0.1, 8)}} for speed in (0.8, 1.5))
+
+    def text(first, second):
+        folders = recommendation("A", (-2.0,) * 3, **first), recommendation("B", (-2.0,) * 3, is_faster=False, **second)
+        return decide_jointly(folders).text
+
+    assert text(fast, fast).startswith("joint: stay lossless; ensemble w=0.5 K=5 is safe on all 2 sweeps")
+    assert text(slow, slow).startswith(
+        "joint: do not speculate: lossless is slower than the target alone (0.80× [0.70, 0.90] on A, 0.80× [0.70, 0.90] on B); "
+        "ensemble w=0.5 K=5 is safe on all 2 sweeps"
+    )
+    assert text(fast, slow).startswith(
+        "joint: stay lossless, but lossless is slower than the target alone (0.80× [0.70, 0.90] on B): do not speculate there; "
+    )
+
+
+def test_a_setting_that_was_not_tested_says_why():
+    first, second = recommendation("A", (-2.0, -3.0, -4.0)), recommendation("B", (-7.0, -8.0, -9.0))
+    (sweep,) = second.weighed
+    (strict, *_), names = sweep.curves[0], {f"B-{w}": f"ensemble w={w} K=5" for w in WS}
+    left_out = replace(sweep, curves=((strict,),), names=names, left_out={"B-0.7": 30})
+    text = decide_jointly([first, replace(second, weighed=(left_out,))]).text
+    assert "ensemble w=0.9 K=5 fails on B (at worst -7.0)" in text
+    assert "ensemble w=0.7 K=5 fails on B (left out, n=30)" in text
+    assert "ensemble w=0.5 K=5 fails on B (not run there)" in text
+
+
 def test_a_setting_is_shipped_though_the_modelled_fastest_is_not_proven():
     one = recommendation("A", (-2.0,) * 3)
     slow = replace(one.weighed[0].gains["A-0.5"], over_each={"lossless": Estimate(1.2, 0.9, 1.5, 8)})
@@ -192,7 +220,7 @@ def test_two_settings_with_one_name_in_their_folders_are_two_settings():
         object.__setattr__(folder, "weighed", (replace(folder.weighed[0], settings=settings),))
     joint = decide_jointly([first, second])
     assert joint.setting is None
-    assert "ensemble w=0.9 K=5 eps=0.3 fails on B (not reached)" in joint.text
+    assert "ensemble w=0.9 K=5 eps=0.3 fails on B (not run there)" in joint.text
     settings = {cell: f"{name} eps=0.3" for cell, name in second.weighed[0].names.items()}
     names = {cell: f"{name} lookup" for cell, name in second.weighed[0].names.items()}
     object.__setattr__(second, "weighed", (replace(second.weighed[0], settings=settings, names=names),))
