@@ -17,9 +17,16 @@ LABELS = ["model", "task", "temperature", "verifier", WEIGHT, "knob", "value", "
 
 
 def front(sweep: Sweep) -> pd.DataFrame:
-    """Return the position of each cell in both planes, in the metric's own scale, and its probability of being on the front."""
-    points = [area.points.assign(plane=PLANES[rate]) for rate, area in sweep.fronts.items()]
-    return with_labels(sweep, pd.concat(points)) if points else pd.DataFrame()
+    """Return the position of each cell in both planes, in the metric's own scale, and its probability of being on the front.
+
+    Cells that share too few examples with the others have neither a probability nor a place on the front or off it.
+    """
+    parts = []
+    for rate, area in sweep.fronts.items():
+        others = sweep.rows.loc[sweep.unjudged_of(rate), [rate, "quality"]].set_axis(["x", "y"], axis=1)
+        points = [area.points, others.reset_index(names="cell")] if len(others) else [area.points]
+        parts.append(pd.concat(points, ignore_index=True).assign(plane=PLANES[rate]))
+    return with_labels(sweep, pd.concat(parts)) if parts else pd.DataFrame()
 
 
 def volume(sweep: Sweep) -> pd.DataFrame:

@@ -149,16 +149,25 @@ class Sweep:
         return open_load_table(self.select(self.results.open_loads), self.slo)
 
     @cached_property
-    def joints(self) -> Mapping[str, pareto.Resampled]:
-        """{column: bootstrap of all cells that have it and a quality}."""
+    def placed(self) -> Mapping[str, list[str]]:
+        """{column: cells that have it and a quality, which is their place in a plane}."""
         by_rate = {}
         for rate in PLANES:
             names = ("generate", "assisted", "target", "draft") if rate == "acceptance" else ("generate", "assisted")
             known = self.rows[self.rows[rate].notna() & self.rows["quality"].notna()]
-            keys = known.index[~known["verifier"].isin(names)].tolist()
-            if keys:
-                by_rate[rate] = pareto.joint(self.results, keys, rate=rate, resamples=RESAMPLES)
+            by_rate[rate] = known.index[~known["verifier"].isin(names)].tolist()
         return by_rate
+
+    @cached_property
+    def joints(self) -> Mapping[str, pareto.Resampled]:
+        """{column: bootstrap of the cells in this plane that share enough examples}."""
+        known = {rate: keys for rate, keys in self.placed.items() if keys}
+        return {rate: pareto.joint(self.results, keys, rate=rate, resamples=RESAMPLES) for rate, keys in known.items()}
+
+    def unjudged_of(self, rate: str) -> list[str]:
+        """Return the cells in a plane that share too few examples with the others to be judged by the front."""
+        joint = self.joints.get(rate)
+        return [key for key in self.placed[rate] if joint is None or key not in joint.cells]
 
     @property
     def worst(self) -> float | None:
@@ -231,7 +240,9 @@ def sweeps_of(
             model, task, temperature = cells[["model", "task", "temperature"]].iloc[0]
             labels = "", "", str(model), str(task), float(temperature)
             is_shared = known.loc[cells.index, "sweep"] != cells["sweep"]
-            sweeps.append(Sweep(folder, *labels, cells, _without_comparisons(rows.loc[cells.index], is_shared), results, scores))
+            sweeps.append(
+                Sweep(folder, *labels, cells, _without_comparisons(rows.loc[cells.index], is_shared), results, scores)
+            )
     groups = [(sweep.results.name, sweep.cells) for sweep in sweeps]
     names = titles(groups), suffixes(groups)
     return [replace(sweep, title=title, suffix=end) for sweep, title, end in zip(sweeps, *names, strict=True)]
@@ -246,7 +257,9 @@ def _with_drafts(cells: pd.DataFrame, sweep: pd.DataFrame) -> pd.DataFrame:
 
 def _without_comparisons(rows: pd.DataFrame, is_shared: pd.Series) -> pd.DataFrame:
     """Return rows of the summary without the comparisons of shared cells, which are with the other target."""
-    compared = [name for name in rows if str(name).startswith(("difference", "detectable", "p_", "speedup", "time_ratio"))]
+    compared = [
+        name for name in rows if str(name).startswith(("difference", "detectable", "p_", "speedup", "time_ratio"))
+    ]
     return rows.mask(is_shared.to_numpy()[:, None] & rows.columns.isin(compared)) if is_shared.any() else rows
 
 

@@ -41,7 +41,7 @@ def open_load(sweep: Sweep) -> Figure | None:
         axis.yaxis.set_minor_locator(NullLocator())
     axes[0].set_ylabel("seconds")
     keys = [curve.key(linewidth=0.9, markersize=3.5) for curve in curves]
-    marks.finish(figure, axes[-1], table["n"].max(), keys, unit="requests")
+    marks.finish(figure, axes[-1], table["n"], keys, unit="requests")
     return figure
 
 

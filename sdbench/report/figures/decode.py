@@ -28,6 +28,11 @@ def longest_curve(sweep: Sweep) -> pd.DataFrame:
     return sweep.swept.iloc[:0] if drawn is None else drawn.cells.sort_values("rank", ascending=False)
 
 
+def name_of_curve(sweep: Sweep, cells: pd.DataFrame) -> str:
+    """Return the name of the curve that these cells are of; "" where it is the only one."""
+    return str(cells["curve"].iloc[0]) if len(sweep.curves) > 1 else ""
+
+
 def positions(sweep: Sweep) -> Figure | None:
     """Draw how often each slot of a draft is kept, out of all drafted and of the examined ones; one line per setting."""
     known = set(sweep.positions["cell"])
@@ -51,7 +56,9 @@ def positions(sweep: Sweep) -> Figure | None:
         axis.set_xlabel(f"slot of {int(cells['num_draft'].max())} in the draft")
         axis.set_title(title)
     axes[0].set(ylabel="share kept", ylim=(None, 1.03))
-    marks.finish(figure, axes[0], sweep.points["n"].max())
+    if name := name_of_curve(sweep, cells):
+        figure.suptitle(name, fontsize=SMALL)
+    marks.finish(figure, axes[0], sweep.points["n"])
     prefix = f"{cells['knob'].iloc[0]}=" if cells["x"].notna().any() else ""
     for axis, name in zip(axes, SHARES, strict=True):
         label_ends(Room(axis), [(*line[["slot", name]].iloc[-1], *look) for line, *look in lines], prefix=prefix)
@@ -93,7 +100,7 @@ def time_split(sweep: Sweep) -> Figure | None:
     axis.grid(visible=False, axis="y")
     axis.tick_params(axis="y", length=0)
     keys = [marks.key(name, colour, "s", linestyle="") for name, colour in PARTS.values()]
-    marks.finish(figure, axis, cells["num_split"].max(), keys, unit="texts timed")
+    marks.finish(figure, axis, cells["num_split"], keys, unit="texts timed")
     return figure
 
 
@@ -122,6 +129,8 @@ def divergence(sweep: Sweep) -> Figure | None:
         top.plot(x, y, "-", color=colour, linewidth=1.1, drawstyle="steps-post")
         ends.append((last, float(y[-1]), marks.text_of(cell), colour))
     top.set(xlabel="tokens", ylabel="still the greedy text (%)", xlim=(0, last * 1.14), ylim=(-2, 103))
+    if name := name_of_curve(sweep, cells):
+        marks.note_above(top, [name])
     drawn = [curve for curve in marks.curves(sweep, "x") if curve.knob == cells["knob"].iloc[0]]
     measured = [c.cells.merge(sweep.followed.drop(columns="n"), on="cell") for c in drawn]
     means = [replace(c, cells=cells, end=cells[:0]) for c, cells in zip(drawn, measured, strict=True)]
@@ -129,6 +138,6 @@ def divergence(sweep: Sweep) -> Figure | None:
     bottom.set_ylim(bottom=0)
     bottom.set(xlabel=marks.knob_label(drawn), ylabel="tokens before the\nfirst difference")
     left_out = [curve for curve in marks.other_curves(sweep, "x") if curve.knob == cells["knob"].iloc[0]]
-    marks.finish(figure, top, sweep.followed["n"].max(), [*marks.keys_of(drawn), *marks.not_drawn(left_out)])
+    marks.finish(figure, top, sweep.followed["n"], [*marks.keys_of(drawn), *marks.not_drawn(left_out)])
     label_ends(Room(top), ends, prefix=f"{cells['knob'].iloc[0]}=")
     return figure

@@ -42,7 +42,7 @@ def _figure(group: InputLengths) -> Figure:
         axis.xaxis.set_minor_locator(NullLocator())
         axis.margins(0.06, 0.08)
     keys = [*(curve.key(linewidth=0.9, markersize=3.5) for curve in curves), *marks.not_drawn(left_out)]
-    marks.finish(figure, axes[-1], group.table["n"].max(), keys)
+    marks.finish(figure, axes[-1], group.table["n"], keys)
     return figure
 
 

@@ -38,7 +38,7 @@ class KnobRow:
 
 
 def along_knob(
-    sweep: Sweep, drawn: Sequence[marks.Curve], rows: Sequence[KnobRow], *, height: float, n: float, unit: str = ""
+    sweep: Sweep, drawn: Sequence[marks.Curve], rows: Sequence[KnobRow], *, height: float, n: pd.Series, unit: str = ""
 ) -> Figure:
     """Draw rows of panels, one column for each knob of these curves. Names are below, and at level lines where there is room."""
     knobs = list(dict.fromkeys(curve.knob for curve in drawn))
@@ -89,7 +89,7 @@ def against_knob(sweep: Sweep) -> Figure | None:
     drawn = marks.curves(sweep, "acceptance", "x")
     quality = KnobRow("quality", marks.label_of(sweep.metric), partial(draw_along, y="quality"), ("target", "draft"))
     rows = [quality, KnobRow("acceptance", "acceptance", draw_acceptance, ("lossless",))]
-    return along_knob(sweep, drawn, rows, height=1.75, n=sweep.points["n"].max()) if drawn else None
+    return along_knob(sweep, drawn, rows, height=1.75, n=sweep.points["n"]) if drawn else None
 
 
 def draw_acceptance(axis: Axes, drawn: Sequence[marks.Curve]) -> list[Line2D]:
@@ -106,7 +106,7 @@ def speed_against_knob(sweep: Sweep) -> Figure | None:
     """Draw measured speed-ups with intervals, modelled ones hollow; None where neither exists."""
     drawn = [c for c in marks.curves(sweep, "x") if c.cells[["speedup", "speedup_modelled"]].notna().any(axis=None)]
     row = KnobRow("speedup", "speed-up over the target alone", draw_speeds, ("lossless",))
-    n = sweep.points["num_timed"].max()
+    n = sweep.points["num_timed"]
     return along_knob(sweep, drawn, [row], height=2.3, n=n, unit="texts timed") if drawn else None
 
 
@@ -133,7 +133,7 @@ def lengths(sweep: Sweep) -> Figure | None:
     shown = [name for name in FAILURES if sweep.swept[name].fillna(0).any()]
     rows = [KnobRow("mean_tokens", "tokens an answer", partial(draw_along, y="mean_tokens"), ("target", "draft"))]
     rows += [KnobRow("", "answers (%)", partial(draw_failures, shown=shown))] * bool(shown)
-    return along_knob(sweep, drawn, rows, height=1.8, n=sweep.points["n"].max()) if drawn else None
+    return along_knob(sweep, drawn, rows, height=1.8, n=sweep.points["n"]) if drawn else None
 
 
 def draw_failures(axis: Axes, drawn: Sequence[marks.Curve], *, shown: Sequence[str]) -> list[Line2D]:

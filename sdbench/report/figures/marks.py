@@ -111,7 +111,9 @@ def legend_below(figure: Figure, keys: Iterable[Line2D], most: int = 3) -> None:
         legend.remove()
 
 
-def finish(figure: Figure, axis: Axes, n: float, keys: Iterable[Line2D] = (), columns: int = 3, unit: str = "") -> None:
+def finish(
+    figure: Figure, axis: Axes, n: pd.Series, keys: Iterable[Line2D] = (), columns: int = 3, unit: str = ""
+) -> None:
     """Write n above an axis and a legend below all, and settle the layout."""
     write_n(axis, n, unit)
     legend_below(figure, keys, columns)
@@ -210,11 +212,13 @@ def label_levels(room: Room, levels: Mapping[str, float], *, size: float = SMALL
             note_above(room.axis, [f"dashed at {level:.3g}: {NAMES.get(name, name)}"])
 
 
-def write_n(axis: Axes, n: float, unit: str = "") -> None:
-    """Write the number of examples (or of `unit`) of a figure above it on the right."""
-    if n == n:
-        tail = f" {unit}" if unit else " is small" if n < SMALL_N else ""
-        axis.set_title(f"n = {n:g}{tail}", loc="right", fontsize=SMALL)
+def write_n(axis: Axes, n: pd.Series, unit: str = "") -> None:
+    """Write the number of examples (or of `unit`) of a figure's cells above it on the right, as a range where they differ."""
+    known = n.dropna()
+    if len(known):
+        tail = f" {unit}" if unit else " is small" if known.min() < SMALL_N else ""
+        counts = "–".join(f"{count:g}" for count in sorted({known.min(), known.max()}))
+        axis.set_title(f"n = {counts}{tail}", loc="right", fontsize=SMALL)
 
 
 def ramp(ranks: pd.Series) -> list[str]:

@@ -17,7 +17,7 @@ from matplotlib.lines import Line2D
 
 from sdbench.report.figures import marks
 from sdbench.report.figures.labels import Label, Room
-from sdbench.report.figures.style import BASELINES, COLUMN, GREY, PAGE, PALE, SMALL, panels, settle
+from sdbench.report.figures.style import BASELINES, COLUMN, FAINT, GREY, PAGE, PALE, SMALL, panels, settle
 from sdbench.report.sweep import Sweep
 
 X_LABELS = {
@@ -37,7 +37,7 @@ def plane_figure(sweep: Sweep, rate: str) -> Figure | None:
     figure, (axis,) = panels(height=2.7)
     levels = plane(axis, sweep, rate)
     axis.set(xlabel=X_LABELS[rate], ylabel=marks.label_of(sweep.metric))
-    marks.finish(figure, axis, sweep.points["n"].max(), keys_of(sweep, rate), 2)
+    marks.finish(figure, axis, sweep.points["n"], keys_of(sweep, rate), 2)
     label_plane(Room(axis), sweep, rate, levels)
     return figure
 
@@ -53,15 +53,22 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
         axis.plot(curve.line[rate], curve.line["quality"], "-", color=curve.colour, linewidth=0.9, alpha=0.8)
     marked = [(curve.cells, curve.mark, curve.colour) for curve in drawn]
     marked += baseline_marks(sweep, rate, drafter_colours(drawn))
+    unjudged = {*sweep.unjudged_of(rate), *(cell for cell, chance in chances.items() if chance != chance)}
     for cells, mark, colour in marked:
-        marks.bars(axis, cells, rate, "quality", colour)
-        for cell in cells.to_dict("records"):  # filled in proportion to the probability of being on the front
-            fill = 1 - np.nan_to_num(chances.get(cell["cell"], np.nan)) * (1 - np.asarray(to_rgb(colour)))
+        pale, judged = (cells[cells["cell"].isin(unjudged) == is_pale] for is_pale in (True, False))
+        marks.bars(axis, judged, rate, "quality", colour)
+        if len(pale):
+            marks.bars(axis, pale, rate, "quality", FAINT)
+            axis.plot(pale[rate], pale["quality"], mark, color=FAINT, markersize=3.5, zorder=3)
+        for cell in judged.to_dict("records"):  # filled in proportion to the probability of being on the front
+            fill = 1 - chances[cell["cell"]] * (1 - np.asarray(to_rgb(colour)))
             look = {"mfc": tuple(fill), "mec": colour, "mew": 0.9, "markersize": 4.2, "zorder": 4}
             axis.plot(cell[rate], cell["quality"], mark, **look)
     axis.margins(0.08, 0.06)
     axis.autoscale_view()
     levels = marks.level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else {}
+    if unjudged:
+        marks.note_above(axis, ["pale: too few shared examples"])
     if rate == "speedup":
         axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
     front = sweep.points[sweep.points["cell"].isin(points.loc[points["is_on_front"], "cell"])]
@@ -97,7 +104,7 @@ def baseline_marks(sweep: Sweep, rate: str, colours: Mapping[str, str]) -> list[
 
 def baselines_of(sweep: Sweep, rate: str) -> dict[str, pd.DataFrame]:
     """Return the baselines with both coordinates."""
-    known = sweep.points[sweep.points["cell"].isin(sweep.fronts[rate].points["cell"])]
+    known = sweep.points[sweep.points["cell"].isin(sweep.placed[rate])]
     baselines = {name: known[known["verifier"] == name] for name in ("lossless", "target", "draft")}
     return {name: cells for name, cells in baselines.items() if len(cells)}
 
@@ -189,7 +196,7 @@ def level_panels(
     axes[0].set_ylabel(marks.label_of(sweep.metric))
     left_out = [c for c in marks.other_curves(sweep, "quality") if c.cells["cell"].isin(known["cell"]).any()]
     keys = [*(curve.key(linewidth=0.8, markersize=3) for curve in drawn), *marks.not_drawn(left_out)]
-    marks.finish(figure, axes[-1], pd.to_numeric(known["n"]).max(), keys)
+    marks.finish(figure, axes[-1], pd.to_numeric(known["n"]), keys)
     return figure
 
 
@@ -228,7 +235,7 @@ def grid(slots: Mapping[tuple[str, str], Sweep], rate: str) -> Figure:
         sweep = slots[slot]
         levels[slot] = plane(axis, sweep, rate)
         axis.set_ylabel(marks.label_of(sweep.metric))
-        marks.write_n(axis, sweep.points["n"].max())
+        marks.write_n(axis, sweep.points["n"])
     for axis in axes[-len(tasks) :]:
         axis.set_xlabel(X_LABELS[rate] if len(tasks) < 3 else X_LABELS[rate].partition(" (")[0])
     keys = [key for sweep in slots.values() for key in keys_of(sweep, rate)]

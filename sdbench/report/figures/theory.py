@@ -51,7 +51,7 @@ def laws(sweep: Sweep) -> Figure | None:
     left_out = theory_curves(sweep, marks.other_curves(sweep), "acceptance_law", "bias")
     keys = [*marks.keys_of(drawn, markersize=3.4, linestyle=""), *marks.not_drawn(left_out)]
     keys.append(marks.key("lossless", colour, mark, linestyle="", markersize=3.4))
-    marks.finish(figure, axes[1], sweep.points["n"].max(), keys)
+    marks.finish(figure, axes[1], sweep.points["n"], keys)
     return figure
 
 
@@ -71,23 +71,26 @@ def bound(sweep: Sweep) -> Figure | None:
         axis.plot(curve.cells["bias"], curve.cells["acceptance_bound"], "_", color=INK, markersize=6, zorder=5)
     axis.margins(0.06, 0.1)
     axis.autoscale_view()
-    tv = lossless["tv"] if len(lossless) else drawn[0].cells["tv"].iloc[-1:]
-    line = np.array(axis.get_xlim())
+    # One line holds for one lossless run: another drafter, or draft length, visits other contexts.
+    tv = lossless["tv"] if len(lossless) else pd.concat([curve.cells["tv"].iloc[-1:] for curve in drawn])
+    line, (bottom, top) = np.array(axis.get_xlim()), axis.get_ylim()
     level = 1 - float(tv.iloc[0]) + line
-    bottom, top = axis.get_ylim()
-    axis.plot(line, level, color=GREY, linewidth=0.8, linestyle="--", zorder=1)
-    axis.fill_between(line, level, top + 1, color=PALE, alpha=0.45, linewidth=0, zorder=0)
+    if len(tv) == 1:
+        axis.plot(line, level, color=GREY, linewidth=0.8, linestyle="--", zorder=1)
+        axis.fill_between(line, level, top + 1, color=PALE, alpha=0.45, linewidth=0, zorder=0)
     axis.set(xlim=tuple(line), ylim=(bottom, top), xlabel="bias: TV(emitted, target) at a drafted position")
     axis.set_ylabel("acceptance")
     keys = marks.keys_of(drawn, others, linestyle="", markersize=4)
     keys.append(marks.key("bound, the point's own contexts", INK, "_", linestyle="", markersize=4))
-    along = CONTEXTS if len(lossless) else "last contexts"
-    keys.append(marks.key(f"bound, {along}", GREY, linewidth=0.8, linestyle="--"))
-    marks.finish(figure, axis, sweep.points["n"].max(), keys, 2)
+    if len(tv) == 1:
+        along = CONTEXTS if len(lossless) else "last contexts"
+        keys.append(marks.key(f"bound, {along}", GREY, linewidth=0.8, linestyle="--"))
+    marks.finish(figure, axis, sweep.points["n"], keys, 2)
     room = Room(axis)
     for curve in drawn:
         room.block_cells(curve.cells, "bias", "acceptance")
-    room.block_line(line, level)
+    if len(tv) == 1:
+        room.block_line(line, level)
     at = lossless[["bias", "acceptance"]].head(1).to_numpy().tolist()
     labels = [Label(x, y, "lossless", INK, True) for x, y in at]
     for curve in drawn if len(drawn) <= marks.FEW_CURVES else drawn[-1:]:
@@ -102,7 +105,7 @@ def predicted(sweep: Sweep) -> Figure | None:
     labels = {"acceptance": "acceptance", "accepted_per_round": "accepted a round"}
     rows = [KnobRow(y, label, partial(draw_predicted, frame=sweep.predicted, y=y)) for y, label in labels.items()]
     is_known = bool(drawn) and len(sweep.predicted) > 0
-    return along_knob(sweep, drawn, rows, height=1.7, n=sweep.points["n"].max()) if is_known else None
+    return along_knob(sweep, drawn, rows, height=1.7, n=sweep.points["n"]) if is_known else None
 
 
 def draw_predicted(axis: Axes, drawn: Sequence[marks.Curve], *, frame: pd.DataFrame, y: str) -> list[Line2D]:
