@@ -149,9 +149,10 @@ def _decision(advice: Advice, alpha: float, names: Mapping[str, str]) -> dict[st
 
 
 def _test(test: Comparison, margin: float, alpha: float, names: Mapping[str, str]) -> dict[str, Any]:
-    numbers = {"change": test.change, "worst": test.worst, "loops": test.loops}
+    excess, kind = test.excess if test.excesses else (math.nan, None)
+    numbers = {"change": test.change, "worst": test.worst, "loops": test.loops, "excess": excess}
     labels = {"setting": names[test.cell], "cell": test.cell, "verifier": test.verifier, "num_draft": test.num_draft}
-    outcome: dict[str, Any] = {"n": test.difference.n, "is_passed": test.is_safe(margin)}
+    outcome: dict[str, Any] = {"excess_kind": kind, "n": test.difference.n, "is_passed": test.is_safe(margin)}
     if not outcome["is_passed"]:
         outcome["examples_needed"] = examples_needed(test, margin, alpha)
     return labels | {name: finite_or_none(value) for name, value in numbers.items()} | outcome

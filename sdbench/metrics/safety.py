@@ -52,10 +52,14 @@ class Comparison:
     failures: Mapping[str, float] = field(default_factory=dict)  # by the texts of FAILURES
 
     @property
+    def excesses(self) -> dict[str, float]:
+        """Points by which looping texts, and each kind of failing ones, exceed those of lossless; without those unknown."""
+        return {words: points for words, points in {LOOP: self.loops, **self.failures}.items() if points == points}
+
+    @property
     def excess(self) -> tuple[float, str]:
         """The largest number of points by which looping or failing texts exceed those of lossless, and its kind as text."""
-        known = {LOOP: self.loops, **self.failures}
-        return max(((points, words) for words, points in known.items() if points == points), default=(0.0, LOOP))
+        return max(((points, words) for words, points in self.excesses.items()), default=(0.0, LOOP))
 
     def is_safe(self, margin: float) -> bool:
         """Return whether the loss is proven to be within the margin, and looping and failing texts do not exceed it either."""

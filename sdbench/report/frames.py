@@ -116,7 +116,11 @@ def frames(sweeps: Sequence[Sweep], advice: Sequence[Recommendation]) -> dict[st
 
 
 def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
-    """Return each non-inferiority test in order, in points; `worst` is the one-sided limit at its level."""
+    """Return each non-inferiority test in order, in points; `worst` is the one-sided limit at its level.
+
+    `excess` is the largest excess of looping or failing texts over those of lossless, and `excess_kind` its kind; it too must be
+    within the margin.
+    """
     rows = [
         {
             "model": each.model,
@@ -128,6 +132,8 @@ def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
             "change": test.change,
             "worst": test.worst,
             "loops": test.loops,
+            "excess": test.excess[0] if test.excesses else None,
+            "excess_kind": test.excess[1] if test.excesses else None,
             "n": test.difference.n,
             "is_passed": test.is_safe(each.margin),
             "is_recommended": test.cell == each.cell,

@@ -105,7 +105,7 @@ def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, 
         "zero_at": _percent(0.0, span),
         "per_cent": 100 / (span[1] - span[0]),
         "decisions": json.dumps(decisions_of(advised)) if is_live else "[]",
-        "has_loops": any(test.loops > 0 for test in tests),
+        "failing": list(dict.fromkeys(words for test in tests for words, more in test.excesses.items() if more > 0)),
     }
 
 
@@ -123,7 +123,8 @@ def ladder_of(advised: Advised, span: tuple[float, float]) -> list[dict[str, Any
             "change": format_signed(test.change),
             "limit": with_minus(limit_text(test.worst, margin)) if test.worst == test.worst else "",
             "worst": f"{test.worst:.4f}",
-            "loops": format_signed(test.loops),
+            "excess": format_signed(test.excess[0]) if test.excesses else "",
+            "excess_kind": test.excess[1],
             "needed": examples_needed(test, margin, weighed.alpha),
             "state": state,
             "bar": (_percent(test.worst, span), _percent(test.change, span)),

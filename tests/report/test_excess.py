@@ -1,0 +1,59 @@
+"""A setting that is refused for its looping or failing texts says so wherever its test is shown."""
+
+import math
+from dataclasses import replace
+from types import SimpleNamespace
+
+import lxml.html
+import pandas as pd
+
+from sdbench.metrics.export import _test
+from sdbench.metrics.recommend import Recommendation, decide
+from sdbench.metrics.safety import FAILURES, Comparison
+from sdbench.metrics.stats import Estimate
+from sdbench.metrics.weigh import Weighed
+from sdbench.report import frames
+from sdbench.report.page import ENVIRONMENT, verdicts
+from sdbench.types import Metric
+
+CUT, EMPTY = FAILURES["is_truncated"], FAILURES["is_empty"]
+REFUSED = Comparison(
+    *("a", "ensemble", "w=0.5", 5, Estimate(-0.01, -0.02, 0.0, 200), -1.0, -2.0),
+    loops=-1.0,
+    failures={CUT: 8.0, EMPTY: 0.5},
+)
+
+
+def recommendation(test):
+    weighed = Weighed("m", "t", "m on t", Metric("strict", "share"), ((test,),), names={"a": "ensemble w=0.5 K=5"})
+    return Recommendation((decide(weighed, 5.0),), (weighed,))
+
+
+def test_tables_have_the_largest_excess_and_its_kind():
+    (row,) = frames.recommendation([recommendation(REFUSED)]).to_dict("records")
+    assert (row["worst"], row["is_passed"], row["excess"], row["excess_kind"]) == (-2.0, False, 8.0, CUT)
+    entry = _test(REFUSED, 5.0, 0.025, {"a": "name"})
+    assert (entry["is_passed"], entry["excess"], entry["excess_kind"]) == (False, 8.0, CUT)
+    unknown = _test(replace(REFUSED, loops=math.nan, failures={}), 5.0, 0.025, {"a": "name"})
+    assert (unknown["is_passed"], unknown["excess"], unknown["excess_kind"]) == (True, None, None)
+
+
+def test_the_page_names_every_kind_that_exceeds_lossless_and_shows_the_largest(monkeypatch):
+    advice = recommendation(REFUSED)
+    cells = pd.DataFrame({"label": ["ensemble w=0.5 K=5"]}, index=["a"])
+    sweep = SimpleNamespace(title="m on t", cells=cells, batch_size=None)
+    monkeypatch.setattr(verdicts, "plane_of", lambda *_: None)
+    monkeypatch.setattr(verdicts, "losses_of", lambda *_: None)
+    card = verdicts.card_of(verdicts.Advised(sweep, advice.advices[0], advice.weighed[0]), 0, [sweep])
+    page = ENVIRONMENT.get_template("parts.html.j2").make_module().answer(card, False)
+    tree = lxml.html.fragment_fromstring(str(page))
+    text = " ".join(tree.text_content().split())
+    assert (
+        f"the share of its texts that {CUT} or {EMPTY} exceeds that of lossless by no more than the margin (each kind"
+        in text
+    )
+    assert "end in a loop" not in text.partition("Examples needed")[0]
+    (row,) = tree.xpath("//table[@class='ladder']//tbody/tr")
+    assert [cell.text_content() for cell in row.xpath("td")][:3] == ["−1.0", "−2.0", "+8.0"]
+    assert row.xpath("td[3]/@title") == [CUT]
+    assert "✗ no" in row.text_content()
