@@ -92,6 +92,20 @@ def full_setting_of(cell: pd.Series) -> str:
     return " ".join([str(cell["verifier"]), *axes, str(drafter["name"]), *options, *variants, length])
 
 
+def curve_names(cells: pd.DataFrame) -> list[str]:
+    """Return the rule, and drafter, draft length and other options if they differ within the sweep; "" for a baseline."""
+    swept = cells[~cells["verifier"].isin(BASELINES)]
+    has_rules, has_drafters, has_lengths = (swept[n].nunique() > 1 for n in ("verifier", "drafter", "num_draft"))
+    varying, names = options_of(swept), []
+    for key, cell in cells.iterrows():
+        options = varying.get(str(key), [])
+        rule = [str(cell["verifier"])] if has_rules or not (has_drafters or has_lengths or options) else []
+        drafter = [str(cell["drafter"])] if has_drafters else []
+        length = [f"K={cell['num_draft']}"] if has_lengths else []
+        names.append("" if cell["verifier"] in BASELINES else " ".join([*rule, *options, *drafter, *length]))
+    return names
+
+
 def options_of(cells: pd.DataFrame) -> dict[str, list[str]]:
     """Return {cell: OPTION=VALUE besides its knob} of the options in which the cells of its rule differ."""
     varying: dict[str, list[str]] = {}

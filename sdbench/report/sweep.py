@@ -20,7 +20,7 @@ from sdbench.metrics.export import Metrics
 from sdbench.metrics.knobs import strict_value
 from sdbench.metrics.load import load_table
 from sdbench.metrics.open_load import open_load_table
-from sdbench.metrics.text import names_of, options_of, sort_cells
+from sdbench.metrics.text import curve_names, names_of, sort_cells
 from sdbench.metrics.titles import suffixes, titles
 from sdbench.records import Results
 from sdbench.types import Metric
@@ -125,9 +125,14 @@ class Sweep:
         return pd.DataFrame({name: by_cell.quantile(q) for name, q in zip(names, (0.5, 0.95), strict=True)})
 
     @property
+    def belonging(self) -> list[str]:
+        """The cells of this sweep only: the draft alone may belong to other targets too, which were run elsewhere."""
+        return list(self.cells.index[self.cells["verifier"] != "draft"])
+
+    @property
     def batch_size(self) -> int | None:
         """Texts that were timed together; None if no run's configuration has it."""
-        timing = self.results.timed_config_of(list(self.cells.index)).get("timing")
+        timing = self.results.timed_config_of(self.belonging).get("timing")
         return int(timing.get("batch_size", 1)) if isinstance(timing, Mapping) else None
 
     @cached_property
@@ -287,17 +292,3 @@ def coordinates(cells: pd.DataFrame) -> pd.Series:
     by_rank = cells["knob"].isin(words) | ~is_number
     x = cells["value"].where(~by_rank, cells["rank"]).astype("float64")
     return x.where(cells["rank"].notna())
-
-
-def curve_names(cells: pd.DataFrame) -> list[str]:
-    """Return the rule, and drafter, draft length and other options if they differ within the sweep; "" for a baseline."""
-    swept = cells[~cells["verifier"].isin(BASELINES)]
-    has_rules, has_drafters, has_lengths = (swept[n].nunique() > 1 for n in ("verifier", "drafter", "num_draft"))
-    varying, names = options_of(swept), []
-    for key, cell in cells.iterrows():
-        options = varying.get(str(key), [])
-        rule = [str(cell["verifier"])] if has_rules or not (has_drafters or has_lengths or options) else []
-        drafter = [str(cell["drafter"])] if has_drafters else []
-        length = [f"K={cell['num_draft']}"] if has_lengths else []
-        names.append("" if cell["verifier"] in BASELINES else " ".join([*rule, *options, *drafter, *length]))
-    return names

@@ -10,9 +10,9 @@ from sdbench.metrics import recommend, speed
 from sdbench.metrics.cells import can_share_command, drafts_of, reference, table_of
 from sdbench.metrics.safety import sequences
 from sdbench.metrics.summary import summarise
-from sdbench.metrics.text import full_setting_of, names_of
+from sdbench.metrics.text import curve_names, full_setting_of, names_of
 from sdbench.records.keys import frame_of_cells
-from sdbench.report.sweep import curve_names, sweeps_of
+from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import Shape, sweep, write_synthetic
 
 INT8 = "draft_quantization=int8"

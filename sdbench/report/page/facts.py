@@ -35,7 +35,7 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
     numbers = {name.replace("_", " "): str(content.get(name) or "").removeprefix("torch.") for name in NUMBERS}
     samples = int(generations.groupby(["cell", "example"])["sample"].nunique().max()) if len(generations) else 0
     several = "" if samples == 1 else f", {samples} generations each in every setting"
-    entry: Mapping[str, Any] = next(reversed(sweep.results.provenance.values()), {})
+    entry = provenance_of(sweep)
     device, threads = entry.get("device"), entry.get("threads")
     name = _join(device, ("name", "type")) if isinstance(device, Mapping) else str(device or "")
     facts = {
@@ -55,6 +55,19 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
         "Machine": f"{name}, {threads} thread{'' if threads == 1 else 's'}" if name and threads else name,
     }
     return [(term, value) for term, value in facts.items() if value]
+
+
+def provenance_of(sweep: Sweep) -> Mapping[str, Any]:
+    """Return the provenance of the last run of these cells that had a latency pass; of their last run if none had one.
+
+    Without records of these cells all runs count.
+    """
+    results = sweep.results
+    known = results.runs_of_cells["run"][results.runs_of_cells["cell"].isin(sweep.belonging)]
+    runs = set(known) & set(results.provenance) or set(results.provenance)
+    newest = [run for run in reversed(results.provenance) if run in runs]
+    timed = [run for run in newest if isinstance(results.configs.get(run, {}).get("timing"), Mapping)]
+    return next((results.provenance[run] for run in (*timed, *newest)), {})
 
 
 def _weights(sweep: Sweep, role: str) -> str:

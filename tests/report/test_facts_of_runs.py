@@ -1,0 +1,26 @@
+"""What the page says of the machine is of the run that timed the sweep, not of the last run in its folder."""
+
+from sdbench import read
+from sdbench.metrics.summary import summarise
+from sdbench.records import Store
+from sdbench.report.page.facts import facts_of
+from sdbench.report.sweep import sweeps_of
+from tests.records.synthetic import Shape, cell, timings
+
+
+def test_the_machine_is_that_of_the_last_run_that_timed_the_sweep(tmp_path):
+    greedy, sampled = (cell("a", "gsm8k-tiny", "ensemble", w=0.3, temperature=temperature) for temperature in (0.0, 1.0))
+    runs = [("A", 2, {"batch_size": 1}, greedy, "0"), ("B", 8, None, greedy, "1"), ("C", 1, None, sampled, "0")]
+    for name, threads, timing, point, example in runs:
+        provenance = {"device": {"name": name, "type": "cpu"}, "threads": threads}
+        with Store.open(tmp_path, config={"timing": timing}, provenance=provenance) as store:
+            store.add_cells([point])
+            record = Shape().decode(point, example)
+            store.append_generations([record])
+            if timing:
+                store.append(timings(point, record, pass_id="pass", repeats=1, shape=Shape()))
+    results = read(tmp_path)
+    machines = {
+        each.temperature: dict(facts_of(each))["Machine"] for each in sweeps_of([results], [summarise(results, resamples=50)])
+    }
+    assert machines == {0.0: "A, cpu, 2 threads", 1.0: "C, cpu, 1 thread"}
