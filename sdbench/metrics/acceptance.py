@@ -24,14 +24,20 @@ RATES = {
 
 # Computed from whole laws at every position, so a constant 0 or 1 is exact and not a sample.
 EXACT = ("acceptance_expected", "bias", "bias_per_token")
+SPARING = ("sure", "within")  # rules, as a cell's law names them, that may keep drafts without judging them
 PER_ROUND = ("tokens_per_round", "accepted_per_round", "drafted_per_round")
 
 COUNTS = ("num_drafted", "num_examined", "num_accepted")
 POSITION_COLUMNS = ["cell", "slot", *COUNTS, "n", *spread_names(("marginal", "conditional"))]
 
 
-def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
-    """Return every rate of one cell; NaN where it is not defined, or nothing was examined."""
+def rates(generations: pd.DataFrame, *, law: str = "", **options: float) -> dict[str, Estimate]:
+    """Return every rate of one cell; NaN where it is not defined, or nothing was examined.
+
+    `law` is that of the cell, if it is known: under a rule that judges every draft the share of spared ones is 0 exactly.
+    """
+    is_judging = law != "" and law.partition("/")[0] not in SPARING and not generations["spared"].any()
+    exact = (*EXACT, "spared") if is_judging else EXACT
     codes, examples = pd.factorize(generations["example"], sort=True)
     columns = {name: generations[name].to_numpy(dtype=np.float64) for pair in RATES.values() for name in pair}
     sums = {name: np.bincount(codes, values, len(examples)) for name, values in columns.items()}
@@ -41,7 +47,7 @@ def rates(generations: pd.DataFrame, **options: float) -> dict[str, Estimate]:
             np.asarray(sums[num], np.float64),
             np.asarray(sums[den], np.float64),
             most=num_draft + (name == "tokens_per_round") if name in PER_ROUND else 1,
-            is_exact=name in EXACT or not num_draft,
+            is_exact=name in exact or not num_draft,
             **options,
         )
         for name, (num, den) in RATES.items()

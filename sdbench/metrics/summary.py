@@ -61,7 +61,7 @@ def summarise(results: Results, *, level: float = 0.95, resamples: int = 10_000,
             "cell": key,
         }
         if key in parts:
-            row |= _counts_and_rates(parts[key], speed.prices_of(results, parts[key]), options)
+            row |= _counts_and_rates(parts[key], str(cell["law"]), speed.prices_of(results, parts[key]), options)
         if key in pooled and not _has_rounds(parts.get(key)):
             row |= _pooled_sums(pooled[key])
         if key in repetition:
@@ -123,9 +123,9 @@ def _over_lossless(key: str, cells: pd.DataFrame, passes: Passes, level: float) 
     return {} if over is None else spread("speedup_over_lossless", over)
 
 
-def _counts_and_rates(part: pd.DataFrame, calls: pd.DataFrame, options: dict[str, Any]) -> dict[str, Any]:
+def _counts_and_rates(part: pd.DataFrame, law: str, calls: pd.DataFrame, options: dict[str, Any]) -> dict[str, Any]:
     row: dict[str, Any] = {"n": part["example"].nunique(), "num_generations": len(part)}
-    for name, estimate in acceptance.rates(part, **options).items():
+    for name, estimate in acceptance.rates(part, law=law, **options).items():
         row |= spread(name, estimate)
     row |= spread("speedup_modelled", speed.modelled_speedup(part, calls, **options))
     whole = part.groupby("example", sort=True)

@@ -63,6 +63,16 @@ def test_probabilities_that_are_rounded_beyond_one_count_as_one(results, excess)
     assert acceptance.rates(rounded)["acceptance_expected"].value == 1.0
 
 
+@pytest.mark.parametrize(
+    ("law", "is_exact"), [("exact/2", True), ("ensemble/2", True), ("sure/2", False), ("within/2", False), ("", False)]
+)
+def test_nothing_spared_is_an_exact_zero_under_a_rule_that_judges_every_draft(results, law, is_exact):
+    part = results.generations[results.generations["verifier"] == "ensemble"]
+    spared = acceptance.rates(part[part["cell"] == part["cell"].iloc[0]], law=law)["spared"]
+    assert spared.value == spared.low == 0
+    assert (spared.high == 0) == is_exact
+
+
 def test_the_baseline_of_a_setting_is_lossless_with_its_drafter_and_length(results):
     table = table_of(results.cells)
     for key, cell in table[table["verifier"] == "ensemble"].iterrows():
