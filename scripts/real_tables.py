@@ -162,7 +162,7 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
         return
     (weighed,) = weigh_sweeps(results)
     rows = [decision(weighed, decide(weighed, margin), summary) for margin in MARGINS]
-    pd.DataFrame(rows).to_csv(folder / "decisions.csv", index=False, float_format="%.4g")
+    pd.DataFrame(rows).to_csv(folder / "decisions.csv", index=False, float_format="%.8g")
     with house_style():
         figure = pareto(sweep)
         if figure is not None:

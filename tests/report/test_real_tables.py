@@ -37,7 +37,9 @@ def settings_of(path: Path) -> set[tuple[str, float, float]]:
     return {(row.verifier, row.w, row.num_draft) for row in frame.itertuples()}
 
 
-def test_other_rules_and_lengths_of_a_folder_are_tables_of_their_own(rules, tmp_path):
+def test_other_rules_and_lengths_of_a_folder_are_tables_of_their_own(rules, tmp_path, monkeypatch):
+    decide = real_tables.decision
+    monkeypatch.setattr(real_tables, "decision", lambda *given: {**decide(*given), "worst": -1.2046789})
     real_tables.main([str(rules), f"out={tmp_path}"])
     assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {
         "humaneval",
@@ -51,6 +53,8 @@ def test_other_rules_and_lengths_of_a_folder_are_tables_of_their_own(rules, tmp_
     lengths = {(rule, w, k) for rule, w in (("lossless", -1), ("ensemble", 0.5), ("ensemble", 0.7)) for k in (3, 5)}
     assert settings_of(tmp_path / "humaneval-lengths") == lengths
     assert not (tmp_path / "humaneval-rules/decisions.csv").exists()
+    decisions = (tmp_path / "humaneval/decisions.csv").read_text()
+    assert "-1.2046789" in decisions, "rounded once, where it is shown"
     text = (tmp_path / "README.md").read_text()
     assert [line for line in text.splitlines() if line.startswith("## ")] == [
         "## T = 0",
