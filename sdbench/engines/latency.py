@@ -9,7 +9,7 @@ import math
 import os
 import platform
 import random
-from collections.abc import Hashable, Sequence
+from collections.abc import Collection, Hashable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +19,8 @@ from sdbench.records import Results, TimingRecord
 from sdbench.types import Axis
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from sdbench.prepare.cells import Point
 
 
@@ -55,6 +57,14 @@ def machine() -> str:
     parts = [platform.node(), platform.machine(), f"{os.cpu_count()}cpu"]
     parts += [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     return " ".join(parts)
+
+
+def timings_to_continue(timings: pd.DataFrame, results: Results, cells: Collection[str]) -> pd.DataFrame:
+    """Return the timings of these cells. A pass that began before `force=true` last requested any of them again has timed texts
+    that are replaced, and is left out.
+    """
+    newest = max((results.forced_at.get(cell, "") for cell in cells), default="")
+    return timings[timings["cell"].isin(list(cells)) & (timings["pass_id"] > newest)]  # both begin with the time
 
 
 def warn_of_another_machine(results: Results, cells: Sequence[str], where: str) -> None:

@@ -50,6 +50,7 @@ class Results:
         self.path, self.name = folder, folder.resolve().name
         self._snapshot = take_snapshot(folder / "records")
         self._tables = {kind: self._snapshot.tables(kind) for kind in ("generations", *PLAIN)}
+        self.forced_at = self._snapshot.forced_at  # cell -> stem of the newest `force`; it begins with the time
         self._same_as = texts_of_others(self._snapshot.cells)
         self._rows = winning_rows(self._tables["generations"], set(self._snapshot.parts["tokens"]), self._same_as)
 

@@ -52,6 +52,7 @@ class Snapshot:
     runs: dict[str, dict[str, Any]]
     failures: list[dict[str, Any]]
     epochs: dict[str, int]  # cell -> the epoch that force has requested
+    forced_at: dict[str, str] = field(default_factory=dict)  # cell -> stem of the newest force that names it
     forced: dict[str | None, set[str]] = field(default_factory=dict)  # token -> cells requested with it
     problems: list[Problem] = field(default_factory=list)
     set_aside: tuple[str, ...] = ()  # names of damaged parts of generations that do not count any more
@@ -133,6 +134,7 @@ def _read_small(snapshot: Snapshot, kind: str, stem: str, path: Path) -> None:
         elif kind == "force":
             for cell in data["cells"]:
                 snapshot.epochs[cell] = max(snapshot.epochs.get(cell, 0), int(data["epoch"]))
+                snapshot.forced_at[cell] = stem  # parts come in time order
             if (token := data.get("token")) is not None:  # earlier versions stored none
                 snapshot.forced.setdefault(token, set()).update(data["cells"])
     except (KeyError, TypeError, ValueError) as error:

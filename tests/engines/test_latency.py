@@ -20,9 +20,11 @@ from sdbench.engines.native.trials import (
     trials_of,
     units,
 )
+from sdbench.engines.served import timing as served_timing
 from sdbench.metrics.speed import drift, drift_sentence
 from sdbench.prepare.cells import Point
-from sdbench.records import Cell, Store, TimingRecord, read
+from sdbench.records import Cell, LoadRecord, Store, TimingRecord, read
+from sdbench.records.parts import new_stem
 from tests.records.synthetic import Shape, sweep, timings
 
 
@@ -67,6 +69,36 @@ def test_a_pass_that_was_cut_off_goes_on_and_other_cells_or_machines_begin_one(t
     assert rest(keys, ["0+1"])[0] == "new", "a batch of two is another pass"
     assert rest([cell.key for cell in cells], ["0", "1"])[0] == "new"
     assert not results.timings["stall"].any()
+
+
+def test_a_pass_from_before_a_forced_decoding_is_not_continued(tmp_path):
+    """An interrupted `force=true` names a command without it, which times the new texts."""
+    cells, shape = sweep("llama-tiny", "gsm8k-tiny", ws=(0.0, 1.0), num_drafts=(3,), temperature=1.0), Shape()
+    keys = [cell.key for cell in cells[:2]]
+
+    def time_them(store):
+        pass_id = new_stem()
+        for cell in cells[:2]:
+            store.append(timings(cell, shape.decode(cell, "0"), pass_id=pass_id, repeats=1, shape=shape))
+            store.append([LoadRecord(pass_id, "node", cell.key, "0", 0, 1, 10, 0.1, 0.2, 0.3)])
+        return pass_id
+
+    def passes(cells):
+        results = read(tmp_path)
+        native = LatencyPlan("new", "cpu-2x", (), trials_of([("0",)], 1))
+        served = LatencyPlan("new", "node", (), [served_timing.LoadBlock(key, 0, 1) for key in cells])
+        plans = continue_pass(native, results, cells, ["0"]), served_timing.continue_pass(served, results, ["0"])
+        return {plan.pass_id for plan in plans}
+
+    with Store.open(tmp_path) as store:
+        store.add_cells(cells)
+        before = time_them(store)
+        store.force([cells[2].key])
+        assert passes(keys) == {before}, "another cell was decoded again"
+        store.force([keys[0]])
+        assert passes(keys) == {"new"}
+        after = time_them(store)
+        assert passes(keys) == {after}
 
 
 @pytest.mark.parametrize(("count", "kept", "places"), [(11, 5, [0, 2, 5, 8, 10]), (3, 5, [0, 1, 2]), (4, 1, [3])])

@@ -15,6 +15,7 @@ from sdbench.engines.latency import (
     Measured,
     machine,
     points_to_time,
+    timings_to_continue,
     warn_of_another_machine,
     warn_of_newer_pass,
 )
@@ -72,8 +73,8 @@ def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], exa
     """Return the plan as the rest of the newest pass on this machine that timed all these cells on some of these examples, or
     unchanged if there is none: speed-ups are computed within one pass. Batches of another size have other names.
     """
-    frame = results.timings
-    frame = frame[(frame["machine"] == plan.machine) & frame["cell"].isin(list(cells))]
+    frame = timings_to_continue(results.timings, results, cells)
+    frame = frame[frame["machine"] == plan.machine]
     for pass_id in sorted(set(frame["pass_id"]), reverse=True):  # an id begins with the time
         rows = frame[frame["pass_id"] == pass_id]
         names = set(rows["example"])

@@ -25,6 +25,7 @@ from sdbench.engines.latency import (
     order,
     points_to_time,
     timing_record,
+    timings_to_continue,
     warn_of_another_machine,
     warn_of_newer_pass,
 )
@@ -117,8 +118,8 @@ def continue_pass(
 
     One pass has cached prompts or has none.
     """
-    frame = results.loads
-    frame = frame[frame["cell"].isin({block.cell for block in plan.todo}) & (frame["is_cached"] == is_cached)]
+    frame = timings_to_continue(results.loads, results, {block.cell for block in plan.todo})
+    frame = frame[frame["is_cached"] == is_cached]
     for (pass_id, where), part in sorted(
         frame.groupby(["pass_id", "machine"]), reverse=True, key=lambda group: group[0]
     ):
