@@ -4,8 +4,11 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from sdbench.files import digest_of
+
 # Of one comparison may differ: rule, name of the model, how the server drafts, and vLLM's runner, which verifier=block needs.
 OF_SETTINGS = ("rule", "model", "speculative", "runner")
+SECRET = "env"  # its values may be keys of a server: names of sweeps are published, and have a digest instead
 
 
 def server_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
@@ -28,11 +31,16 @@ def server_endings(cells: Sequence[Mapping[Any, Any]]) -> list[list[str]]:
 
 
 def _by_name(server: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {option: value}, as written on the command line: engine, then engine.OPTION and engine.OPTION.NAME."""
+    """Return {option: value}, as written on the command line: engine, then engine.OPTION and engine.OPTION.NAME.
+
+    In place of the value of a variable is a digest.
+    """
     options: dict[str, Any] = {"engine": server.get("name")}
     for name, value in server.items():
         if isinstance(value, Mapping):
-            options |= {f"engine.{name}.{part}": each for part, each in value.items()}
+            for part, each in value.items():
+                shown = f"sha256:{digest_of(str(each), digits=8)}" if name == SECRET else each
+                options[f"engine.{name}.{part}"] = shown
         elif name != "name":
             options[f"engine.{name}"] = value
     return options

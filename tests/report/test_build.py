@@ -152,6 +152,12 @@ def test_options_with_which_a_server_drafts_are_in_a_name_where_they_differ(tmp_
             [", engine=http", ", engine=vllm"],
             ["-engine-http", "-engine-vllm"],
         ),
+        (
+            {"name": "vllm", "env": {"VLLM_API_KEY": "sesame"}},
+            {"name": "vllm", "env": {"VLLM_API_KEY": "barley"}},
+            [", engine.env.VLLM_API_KEY=sha256:d0c04f4b", ", engine.env.VLLM_API_KEY=sha256:d7a9ead0"],
+            ["-engine.env.VLLM_API_KEY-sha256-d0c04f4b", "-engine.env.VLLM_API_KEY-sha256-d7a9ead0"],
+        ),
     ],
 )
 def test_each_configuration_of_a_server_is_a_sweep(first, second, titles, suffixes, tmp_path):
