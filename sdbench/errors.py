@@ -1,4 +1,4 @@
-"""Quote exceptions of other libraries, and commands, in messages."""
+"""Quote exceptions of other libraries, commands and addresses in messages."""
 
 import re
 
@@ -24,3 +24,8 @@ def sentence_of_failure(error: BaseException) -> str:
 def without_force(command: str) -> str:
     """Return a command that goes on with what it began; with force=true it would decode all texts once more."""
     return re.sub(r" \+*force=\S+", "", command)
+
+
+def without_user(address: str) -> str:
+    """Return the address of a server without a user's name and password."""
+    return re.sub(r"://[^/?#\s]*@", "://", address)

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import shutil
+import socket
 import tomllib
 from pathlib import Path
 
@@ -200,6 +201,19 @@ def test_a_missing_library_is_one_sentence_that_names_the_extra(composer, monkey
             tracker_of(composer.run((f"tracker={name}",)))
         assert str(caught.value) == f"tracker={name}: {name} is not installed: pip install 'sdbench[{name}]'"
         assert any(name in requirement for requirement in extras[name])
+
+
+def test_an_address_with_a_password_is_neither_recorded_nor_shown(composer, monkeypatch):
+    with pytest.raises(ConfigError, match="set MLFLOW_TRACKING_URI in the shell") as caught:
+        tracker_of(composer.run(("tracker=mlflow", "tracker.uri=postgresql://ann:sesame@db/runs")))
+    assert "sesame" not in str(caught.value)
+    monkeypatch.setattr(trackers, "find_spec", lambda library: object())
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://ann:sesame@{address}")
+    with pytest.raises(TrackerError, match=f"no server answers at http://{address}"):
+        MLflow().check()
 
 
 def test_a_tracker_that_refuses_costs_no_record(composer, findings):

@@ -6,7 +6,7 @@ import socket
 from typing import Any
 from urllib.parse import urlsplit
 
-from sdbench.errors import first_line
+from sdbench.errors import first_line, without_user
 from sdbench.trackers import Findings, TrackerError, flat, need
 
 LONGEST = 500  # characters of a parameter's value; every MLflow store accepts this length
@@ -16,6 +16,11 @@ class MLflow:
     """Sends to the MLflow server or store at `uri`; None: MLFLOW_TRACKING_URI, or the library's default."""
 
     def __init__(self, uri: str | None = None, experiment: str = "sdbench") -> None:
+        if uri is not None and without_user(uri) != uri:
+            raise ValueError(
+                "tracker.uri has a user's name or password, and the records hold the configuration: set MLFLOW_TRACKING_URI in the "
+                "shell instead"
+            )
         need("mlflow", "mlflow")
         self.uri, self.experiment = uri, experiment
 
@@ -27,7 +32,7 @@ class MLflow:
         try:
             socket.create_connection((url.hostname, url.port or {"http": 80, "https": 443}[url.scheme]), 5).close()
         except OSError as error:
-            raise TrackerError(f"no server answers at {url.geturl()} ({error})") from None
+            raise TrackerError(f"no server answers at {without_user(url.geturl())} ({error})") from None
 
     def send(self, findings: Findings) -> str:
         from mlflow import MlflowClient
@@ -55,8 +60,8 @@ class MLflow:
             for run in begun:  # what is sent again is another run: these must not look as if they went on
                 with contextlib.suppress(MlflowException, OSError):
                     client.set_terminated(run, "FAILED")
-            raise TrackerError(f"MLflow: {first_line(error)}") from None
-        return f"MLflow experiment {self.experiment}, run {key} at {client.tracking_uri}"
+            raise TrackerError(f"MLflow: {without_user(first_line(error))}") from None
+        return f"MLflow experiment {self.experiment}, run {key} at {without_user(client.tracking_uri)}"
 
     @staticmethod
     def _log(client: Any, key: str, params: dict[str, str], numbers: dict[str, float]) -> None:

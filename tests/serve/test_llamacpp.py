@@ -228,6 +228,11 @@ HTTP = ("engine=http", "engine.dialect=llamacpp", URL)
             "sdbench sets engine.args.parallel itself, from engine.slots",
         ),
         (
+            ("engine=llamacpp", "engine.args.api_key=sesame"),
+            {},
+            "engine.args.api_key would be shown by records, page and tracker: set LLAMA_API_KEY in the shell",
+        ),
+        (
             ("engine=llamacpp", "+engine.args.draft-max=2"),
             {},
             "sdbench sets engine.args.draft-max itself, from num_draft=",

@@ -150,6 +150,9 @@ def test_block_verification_without_the_runner_that_has_it(word, says, refused, 
             "sdbench sets engine.args.port itself, from model=, num_draft= and engine.port; remove it",
         ),
         ("engine.args.speculative_config=x", "sdbench sets engine.args.speculative_config itself"),
+        ("engine.args.api_key=sesame", "set VLLM_API_KEY in the shell"),
+        ("+engine.args.api-key=sesame", "set VLLM_API_KEY in the shell"),
+        ("engine.args.hf_token=sesame", "set HF_TOKEN in the shell"),
         ("engine.request.tensor_parallel_size=8", "engine=vllm engine.args.tensor_parallel_size=VALUE starts one so"),
         ("engine.at_once=0", "engine.at_once"),
         ("verifier.depth=3", "depth"),
@@ -197,6 +200,9 @@ def test_options_that_no_server_can_take_are_refused(words, says, refused):
 def test_an_address_is_needed_and_one_with_a_scheme(refused):
     assert "engine.url is missing" in refused("engine=http")
     assert "must begin with http:// or https://" in refused("engine=http", "engine.url=localhost:8000")
+    message = refused("engine=http", "engine.urls.target=http://ann:sesame@node:8000")
+    assert "engine.urls.target has a user's name or password" in message
+    assert "sesame" not in message
     assert "is an option of engine=http" in refused("engine=vllm", URL)
 
 

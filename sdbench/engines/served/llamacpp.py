@@ -34,6 +34,7 @@ class LlamaCpp(StartedServers):
         "port": "engine.port",
     }
     reserved_speculative: ClassVar[Mapping[str, str]] = reserved
+    secret: ClassVar[Mapping[str, str]] = {**StartedServers.secret, "api_key": "LLAMA_API_KEY"}
 
     module: str = "llamacpp"
     binary: str | None = None

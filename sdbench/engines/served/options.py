@@ -12,6 +12,7 @@ from sdbench.config import ConfigError, Run, config_dir, nearest, show
 from sdbench.config.checks import as_list, integer, number, string, switch
 from sdbench.engines.served.request import PLUGIN, ServerSetting
 from sdbench.engines.served.timing import plan_timing
+from sdbench.errors import without_user
 from sdbench.prepare.progress import warn
 from sdbench.records import Cell
 from sdbench.serve.client import Patience
@@ -96,6 +97,11 @@ class Http:
             key = f"engine.urls.{name}" if name else "engine.url"
             if not string(key, url).startswith(("http://", "https://")):
                 raise ConfigError(f"{key} must begin with http:// or https://, got {show(url)}")
+            if without_user(url) != url:
+                raise ConfigError(
+                    f"{key} has a user's name or password, and records and pages show addresses: leave it out, and write "
+                    "engine.headers.Authorization=VALUE, which is not recorded"
+                )
         if self.url is None and not self.urls:
             raise ConfigError("engine.url is missing: write engine.url=http://HOST:PORT")
 

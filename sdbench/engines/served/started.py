@@ -28,6 +28,7 @@ class StartedServers(Http, ABC):
     is_started_here: ClassVar[bool] = True
     reserved: ClassVar[Mapping[str, str]] = {}  # arguments that sdbench sets itself, and the option that decides them
     reserved_speculative: ClassVar[Mapping[str, str]] = {}  # the same of engine.speculative
+    secret: ClassVar[Mapping[str, str]] = {"hf_token": "HF_TOKEN"}  # arguments, and the variables that do the same
 
     module: str = ""  # the server's name in messages
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -69,8 +70,14 @@ class StartedServers(Http, ABC):
         for key in ("start_s", "grace_s"):
             number(f"engine.{key}", getattr(self, key), 0, 10**6)
         for option, reserved in (("args", self.reserved), ("speculative", self.reserved_speculative)):
-            for name in getattr(self, option):
-                if (plain := name.replace("-", "_")) in reserved:
+            for name, value in getattr(self, option).items():
+                plain = name.replace("-", "_")
+                if plain in self.secret and not isinstance(value, bool | None):
+                    raise ConfigError(
+                        f"engine.{option}.{name} would be shown by records, page and tracker: set {self.secret[plain]} in the "
+                        "shell, whose environment the servers inherit"
+                    )
+                if plain in reserved:
                     raise ConfigError(f"sdbench sets engine.{option}.{name} itself, from {reserved[plain]}; remove it")
         if self.port is not None:
             integer("engine.port", self.port, 1, 65535)
@@ -114,6 +121,8 @@ class Vllm(StartedServers):
         **{name: _set_from("speculative") for name in ("speculative_config", "model")},
         **{name: _set_from(name) for name in ("host", "port")},
     }
+
+    secret: ClassVar[Mapping[str, str]] = {**StartedServers.secret, "api_key": "VLLM_API_KEY"}
 
     python: str | None = None
     module: str = "vllm"
