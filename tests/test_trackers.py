@@ -257,6 +257,28 @@ def test_a_curve_has_one_setting_and_a_step_for_each_w(tmp_path):
     assert steps == {"ensemble K=5 T=1 seed=0": [3000, 5000], "ensemble K=5 T=1 seed=1": [9950, 9990]}
 
 
+def test_a_curve_has_no_cells_of_a_sweep_that_lacks_a_setting_or_has_another_server(tmp_path):
+    """A null is a value, and what no column of the summary shows is named by the sweep."""
+    parts = [
+        summarise(sdbench.read(write_synthetic(tmp_path / f"{s}", n=2, ws=ws, timing_examples=0, seed=s)), resamples=50)
+        for s, ws in enumerate([(0.3, 0.5), (0.7, 0.9)])
+    ]
+    summary = pd.concat(parts, ignore_index=True)
+    sweeps = {key: f"server-{seed}" for key, seed in zip(summary["cell"], summary["seed"], strict=True)}
+
+    def ensembles(summary, sweeps):
+        drawn = curves(Findings(tmp_path, {}, summary.assign(seed=0), "", sweeps=sweeps))
+        return {name: [step for step, _ in points] for name, points in drawn.items() if name.startswith("ensemble")}
+
+    cut = summary.assign(top_k=[None if seed == 0 else 50 for seed in summary["seed"]])
+    assert ensembles(cut, {}) == {"ensemble K=5 T=1": [3000, 5000], "ensemble K=5 T=1 top_k=50": [7000, 9000]}
+    assert ensembles(cut, sweeps) == ensembles(cut, {})
+    assert ensembles(summary, sweeps) == {
+        "ensemble K=5 T=1 sweep=server-0": [3000, 5000],
+        "ensemble K=5 T=1 sweep=server-1": [7000, 9000],
+    }
+
+
 def test_a_page_that_is_older_than_the_records_is_not_sent(findings):
     assert findings.figures
     assert [path.name for path in findings.pages] == ["report.html", "summary.csv"]

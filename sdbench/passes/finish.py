@@ -52,7 +52,8 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str], config:
         *([("report", page)] if has_page else []),
     ):
         print(f"{name + ':':<9}{path}")
-    track(run, Findings(run.folder, config, frame, advice, has_page=has_page))
+    suffixes = {str(key): sweep.suffix for sweep in outcome.sweeps for key in sweep.cells.index}
+    track(run, Findings(run.folder, config, frame, advice, has_page=has_page, sweeps=suffixes))
 
 
 def print_equal_texts(sweeps: Sequence[Sweep]) -> None:

@@ -11,7 +11,7 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -37,6 +37,7 @@ class Findings:
     summary: pd.DataFrame
     advice: str
     has_page: bool = True  # False: page and figures in the folder are older than its records (report=off)
+    sweeps: Mapping[str, str] = field(default_factory=dict)  # cell -> what its sweep's files are named by
 
     @property
     def name(self) -> str:
@@ -71,13 +72,20 @@ class Findings:
         from sdbench.metrics.text import names_of
 
         cells = self.summary.set_index("cell")
+        cells["sweep"] = cells.index.map(self.sweeps.get)
         names = {str(key): f"{name} T={cells.at[key, 'temperature']:g}" for key, name in names_of(cells).items()}
-        for column in (name for name in ("model", "task", "protocol", *VARIED) if name in cells):
+        for column in (name for name in ("model", "task", "protocol", *VARIED, "sweep") if name in cells):
             curves = {key: curve_of(name) for key, name in names.items()}
-            varying = cells[column].groupby(curves).nunique() > 1
-            names |= {key: f"{names[key]} {column}={cells.at[key, column]}" for key in names if varying[curves[key]]}
+            varying = cells[column].groupby(curves).nunique(dropna=False) > 1
+            known = [key for key in names if varying[curves[key]] and cells[column].notna()[key]]
+            names |= {key: f"{names[key]} {column}={_value_of(cells.at[key, column])}" for key in known}
         counts = Counter(names.values())
         return {key: f"{name} {key}" if counts[name] > 1 else name for key, name in names.items()}
+
+
+def _value_of(value: object) -> object:
+    """Return the value of a setting, a whole number without a fraction: pandas keeps numbers beside a null as floats."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def curve_of(name: str) -> str:

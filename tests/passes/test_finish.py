@@ -31,12 +31,13 @@ def slow_down(folder):
 
 
 class Seen:
-    """A tracker that keeps the configuration that it is sent."""
+    """A tracker that keeps the configuration and the sweeps that it is sent."""
 
     config: Any = None
+    sweeps: Any = None
 
     def send(self, findings):
-        Seen.config = findings.config
+        Seen.config, Seen.sweeps = findings.config, findings.sweeps
         return "kept"
 
 
@@ -50,6 +51,7 @@ def test_a_tracker_gets_the_configuration_of_the_run_that_sends(tmp_path):
     run: Any = SimpleNamespace(folder=folder, model=names, task=names, tracker=tracker, **options)
     finish.finish(run, [], {}, {"n": 2})
     assert Seen.config == {"n": 2}
+    assert set(Seen.sweeps) == set(read(folder).cells["cell"])
 
 
 @pytest.mark.slow
