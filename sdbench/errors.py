@@ -8,6 +8,7 @@ FAILURES_OF_A_CELL = (
     *(ArithmeticError, ImportError, LookupError, RuntimeError, SyntaxError, TypeError, ValueError),
     *OF_CODE,
 )
+WITHOUT_FORCE = "without force=true, which decodes everything once more"  # how to go on after a run with it
 
 
 def first_line(error: Exception) -> str:

@@ -17,14 +17,14 @@ from omegaconf import DictConfig
 from sdbench import config
 from sdbench.cli.command import Command, collapse, expand
 from sdbench.cli.compose import Composer, without_sweeps
-from sdbench.errors import first_line
+from sdbench.errors import WITHOUT_FORCE, first_line
 from sdbench.passes.slurm import batch_job
 from sdbench.subcommand import Exit
 
 ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 
 
-def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command) -> list[int]:
+def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command, *, is_forced: bool) -> list[int]:
     """Run all jobs through Hydra's launcher and return the exit code of each. A job that fails does not stop the others."""
     cfg = composer.compose(without_sweeps(command.overrides), mode=RunMode.MULTIRUN)
     context = HydraContext(config_loader=composer.hydra.config_loader, callbacks=Callbacks(cfg))
@@ -37,8 +37,9 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command) 
     try:
         results = launcher.launch([expand(line) for line in lines], initial_job_idx=0)
     except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
+        again = f" ({WITHOUT_FORCE})" if is_forced else ""
         sentence = f"sdbench: a job died{name_of_job(error, lines)} ({type(error).__name__}: {first_line(error)})"
-        print(f"{sentence}; the others go on: when they have ended, run the same command again", file=sys.stderr)
+        print(f"{sentence}; the others go on: when they have ended, run the same command again{again}", file=sys.stderr)
         return [1]
     codes = [exit_code_of(result) for result in results]
     shared = set(lines[0]).intersection(*lines[1:]) if len(lines) > 1 else set()

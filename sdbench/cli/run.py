@@ -41,7 +41,7 @@ def run(words: Sequence[str], _compose: Compose) -> int:
         return run_job(runs[0], words)
     from sdbench.cli.launch import launch
 
-    codes = launch(composer, jobs, command)
+    codes = launch(composer, jobs, command, is_forced=any(each.force for each in runs))
     return next((code for code in (Exit.INTERRUPTED, Exit.FAILED, Exit.BAD_CONFIG) if code in codes), Exit.DONE)
 
 

@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from sdbench.config import ConfigError, Run
-from sdbench.errors import without_force
+from sdbench.errors import WITHOUT_FORCE, without_force
 from sdbench.hub import HubError
 from sdbench.passes.slurm import batch_job, name_batch_job
 from sdbench.prepare.progress import engine_warnings, warn
@@ -37,10 +37,11 @@ def run_job(run: Run, words: Sequence[str], *, launch: str | None = None) -> int
         with engine_warnings(), sigterm_as_ctrl_c():
             return _run(run, words, launch or batch_job(), forced)
     except (ConfigError, HubError, SchemaError) as error:
-        print(f"sdbench: {error}", file=sys.stderr)
+        hint = f"\nsdbench: continue {WITHOUT_FORCE}" if forced else ""
+        print(f"sdbench: {error}{hint}", file=sys.stderr)
         return Exit.BAD_CONFIG
     except (StoreError, EngineError) as error:
-        hint = " (without force=true, which decodes everything once more)" if forced else ""
+        hint = f" ({WITHOUT_FORCE})" if forced else ""
         print(f"sdbench: {error}{hint}", file=sys.stderr)
         return Exit.FAILED
     except KeyboardInterrupt:

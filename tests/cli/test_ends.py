@@ -12,6 +12,7 @@ import pytest
 from nursery import wait_for_a_part
 
 from sdbench.cli import main
+from sdbench.config import ConfigError
 from sdbench.records import StoreError, read
 from tests.records.equality import assert_same_records
 
@@ -86,6 +87,10 @@ def test_a_run_with_force_that_ends_early_names_a_command_that_goes_on(words, tm
 
     message = ends(StoreError("the disk is full; the same command goes on"))
     assert message.endswith("the same command goes on (without force=true, which decodes everything once more)")
+    assert (
+        ends(ConfigError("the server is busy"))
+        == "sdbench: continue without force=true, which decodes everything once more"
+    )
     again = ends(KeyboardInterrupt()).partition("continue with: ")[2]
     assert "force=true" not in again
     assert main(shlex.split(again)[3:]) == 0

@@ -3,9 +3,11 @@
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
+from sdbench.cli import main
 from sdbench.records import read
 from sdbench.records.snapshot import take_snapshot
 
@@ -71,3 +73,17 @@ def test_submitit_hands_a_job_over_and_brings_its_code_back(configs, tmp_path):
     assert "bad configuration: model=nowhere" in done.stderr
     logs = list((tmp_path / "results" / ".jobs").rglob("*_log.err"))
     assert any("neither a folder on this machine" in path.read_text() for path in logs)
+
+
+@pytest.mark.parametrize("force", [["force=true"], []], ids=str)
+def test_a_launch_with_force_in_which_a_job_died_is_continued_without_it(force, monkeypatch, capsys):
+    class Launcher:
+        def launch(self, *_: object, **__: object) -> None:
+            raise RuntimeError("Job 7_1 died")
+
+    plugins = SimpleNamespace(instantiate_launcher=lambda **_: Launcher())
+    monkeypatch.setattr("sdbench.cli.launch.Plugins", SimpleNamespace(instance=lambda: plugins))
+    assert main(["-m", "task=gsm8k-tiny,wmt-tiny", *force]) == 1
+    (message,) = [line for line in capsys.readouterr().err.splitlines() if "a job died" in line]
+    hint = " (without force=true, which decodes everything once more)" if force else ""
+    assert message.endswith(f"run the same command again{hint}")
