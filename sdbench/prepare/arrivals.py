@@ -37,6 +37,11 @@ class Arrivals:
         options |= {"cache": True} if self.has_cache else {}
         return digest_of(json.dumps([self.repeat, self.times, self.examples, *([options] if options else [])]))
 
+    @property
+    def option(self) -> str:
+        """The option that asks for these requests."""
+        return f"timing.{self.kind}"
+
     @cached_property
     def loop(self) -> str:
         """A hash of what decides the loop but its repeat: only loops with the same hash are repeats of each other."""

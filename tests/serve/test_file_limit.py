@@ -7,13 +7,14 @@ import sys
 
 import pytest
 
+from sdbench.cli import main
 from sdbench.serve.file_limit import OTHERS, allow_requests
 
 LIMITED = """
 import resource, sys
 from sdbench.serve.file_limit import allow_requests
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 300))
-allow_requests(int(sys.argv[1]))
+allow_requests(int(sys.argv[1]), "timing.rate")
 print(*resource.getrlimit(resource.RLIMIT_NOFILE))
 """
 
@@ -39,11 +40,29 @@ def test_the_soft_limit_is_raised_to_the_hard_one_which_is_refused_if_too_low(co
         assert done.stdout.split() == ["300", "300"], done.stderr
     else:
         assert done.returncode
-        assert "ConfigError: an open loop of 201 requests may have all of them under way, and" in done.stderr
+        assert "ConfigError: timing.rate may have 201 requests under way at a time, and this process" in done.stderr
         assert "may open 300 files at most: send fewer requests, or raise the limit (ulimit -Hn)" in done.stderr
 
 
 def test_a_limit_that_suffices_stays(soft_limit):
     limit = soft_limit(500)
-    allow_requests(limit - OTHERS)
+    allow_requests(limit - OTHERS, "batch_size")
     assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] == limit
+
+
+LIMITS = [
+    ("batch_size=201", "batch_size may have 201 requests"),
+    ("engine.concurrency=[1,201]", "engine.concurrency may have 201 requests"),
+    ("timing={rate: 5, requests: 201}", "timing.rate may have 201 requests"),
+]
+
+
+@pytest.mark.parametrize(("word", "says"), LIMITS)
+def test_each_option_with_too_many_requests_at_a_time_is_refused_before_a_text(
+    word, says, served_words, tmp_path, monkeypatch, capsys
+):
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (64, 300))
+    monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
+    words = [each for each in served_words(tmp_path) if each != "timing=off"]
+    assert main([*words, "engine=http", "engine.url=http://127.0.0.1:9", word]) == 2
+    assert f"sdbench: {says} under way at a time" in capsys.readouterr().err

@@ -46,6 +46,7 @@ class ServedDecoder:
         self.is_over = stopper(job.pair_info.text, unsent)
         self._refuse_timing()
         self.most = min(job.run.batch_size or AT_A_TIME, kind.most_requests)
+        self._allow_requests()
         self._settings = {key: kind.setting(job.run, point) for key, point in job.points.items()}
         try:
             self.servers.check()
@@ -69,8 +70,14 @@ class ServedDecoder:
             raise ConfigError(
                 "timing.prefix_cache=true needs a server that can be told to cache a prompt, and this kind cannot"
             )
-        if timing.is_open:
-            allow_requests(max(len(each.times) for each in arrivals_of(self.job.run, list(self.job.prompts.ids))))
+
+    def _allow_requests(self) -> None:
+        """Let as many requests be under way as the options say; ConfigError if this process may not open so many files."""
+        allow_requests(self.most, "batch_size")
+        if self.job.run.timing is not None:
+            allow_requests(max(self.kind.concurrency), "engine.concurrency")
+        for each in arrivals_of(self.job.run, list(self.job.prompts.ids)):
+            allow_requests(len(each.times), each.option)
 
     def close(self) -> None:
         try:

@@ -87,7 +87,7 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
 
 def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[SentRequest]:
     """Send each request at its time. EngineError if all fail, or if the server no longer answers afterwards."""
-    allow_requests(len(arrivals.times))
+    allow_requests(len(arrivals.times), arrivals.option)
     client = decoder.servers.at(decoder.setting(cell)).client
     bodies = [body_of(decoder, client, cell, example, arrivals) for example in arrivals.examples]
     if (
