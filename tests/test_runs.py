@@ -55,3 +55,17 @@ def test_texts_of_another_subset_do_not_count(tmp_path):
         store.append_failure(CELLS[0].key, "it broke")
     state = state_of(tmp_path / "r")
     assert (state.held, state.missing, state.failed) == (4, 3, 1)
+
+
+def test_samples_beyond_those_of_the_newest_command_do_not_count(tmp_path):
+    """A run of four samples was stopped with samples 0 and 3 of an example; the newest command asks for two."""
+    planned = {"cells": [CELLS[0].key], "examples": 1, "samples": 2, "subset": subset_key("0")}
+    with Store.open(tmp_path / "r", config={}, provenance={"planned": planned}) as store:
+        store.add_cells(CELLS[:1])
+        store.add_subset(["0"])
+        store.append_generations([Shape().decode(CELLS[0], "0", sample) for sample in (0, 3)])
+        store.append_failure(CELLS[0].key, "it broke", example="0")
+    with Store.open(tmp_path / "r", config={}, provenance={"planned": planned}):
+        pass
+    state = state_of(tmp_path / "r")
+    assert (state.held, state.missing, state.failed) == (2, 1, 1)

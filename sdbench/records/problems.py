@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
-from sdbench.records.planned import num_missing
+from sdbench.records.planned import Samples, num_held, num_missing
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,18 +16,17 @@ if TYPE_CHECKING:
 
 def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
     """Report the problems that show in these rows, those that count of each text."""
-    cells, examples, runs, epochs = (rows[name].to_pylist() for name in ("cell", "example", "run", "epoch"))
+    names = ("cell", "example", "sample", "run", "epoch")
     latest: dict[tuple[str, str | None], str] = {}  # the last run that wrote a text; its id begins with the time
-    new: defaultdict[str, Counter[str]] = defaultdict(
-        Counter
-    )  # cell -> example -> texts since the cell was last forced
-    held: defaultdict[str, Counter[str]] = defaultdict(Counter)  # the same of all texts
+    new: Samples = defaultdict(lambda: defaultdict(set))  # since the cell was last forced
+    held: Samples = defaultdict(lambda: defaultdict(set))  # all
     old: Counter[str] = Counter()
-    for cell, example, run, epoch in zip(cells, examples, runs, epochs, strict=True):
+    for cell, example, sample, run, epoch in zip(*(rows[name].to_pylist() for name in names), strict=True):
         is_old = epoch < snapshot.epochs.get(cell, 0)
         old[cell] += is_old
-        new[cell][example] += not is_old
-        held[cell][example] += 1
+        held[cell][example].add(sample)
+        if not is_old:
+            new[cell][example].add(sample)
         for scope in ((cell, example), (cell, None)):
             latest[scope] = max(run or "", latest.get(scope, ""))
     for failure in snapshot.failures:
@@ -44,10 +43,10 @@ def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
     _report_set_aside(snapshot, held)
 
 
-def _report_set_aside(snapshot: Snapshot, held: Mapping[str, Mapping[str, int]]) -> None:
+def _report_set_aside(snapshot: Snapshot, held: Samples) -> None:
     """Report damaged parts that were set aside as long as texts are missing that runs of the folder planned."""
     plans = [planned for run in snapshot.runs if (planned := _plan_of(snapshot, run))] if snapshot.set_aside else []
-    if any(num_missing(snapshot, planned, held.get(cell, {})) for planned in plans for cell in planned["cells"]):
+    if any(num_missing(snapshot, planned, held[cell]) for planned in plans for cell in planned["cells"]):
         for name in snapshot.set_aside:
             snapshot.report(
                 "missing",
@@ -61,11 +60,12 @@ def _plan_of(snapshot: Snapshot, run: str) -> Mapping[str, Any]:
     return snapshot.runs.get(run, {}).get("provenance", {}).get("planned") or {}
 
 
-def _is_complete(snapshot: Snapshot, run: str, counts: Counter[str], example: str | None) -> bool:
+def _is_complete(snapshot: Snapshot, run: str, held: Mapping[str, Collection[int]], example: str | None) -> bool:
     """Return whether a cell, or one of its examples, has all texts that a run planned; False if it is not known how many."""
     planned = _plan_of(snapshot, run)
     if not planned:
         return False
     if example is not None:
-        return counts[example] >= int(planned["samples"])
-    return num_missing(snapshot, planned, counts) == 0
+        samples = int(planned["samples"])
+        return num_held(held.get(example, ()), samples) == samples
+    return num_missing(snapshot, planned, held) == 0
