@@ -46,7 +46,7 @@ def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
     kinds = {knob.name: knob.trained for knob in sweep.knobs if knob.trained}
     settings = tuple(
         {
-            name: _folder(run, kinds[name], value.removeprefix(TRAINED))
+            name: _folder(run, f"verifier.{name}", kinds[name], value.removeprefix(TRAINED))
             if name in kinds and isinstance(value, str) and value.startswith(TRAINED)
             else value
             for name, value in setting.items()
@@ -66,7 +66,7 @@ def with_drafter_head(run: Run, drafter: Component) -> Component:
         head = options.get(option)
         if head is None or (isinstance(head, str) and head.startswith(TRAINED)):
             task = run.task.name if head is None else head.removeprefix(TRAINED)
-            options[option] = _folder(run, kind, task, drafter)
+            options[option] = _folder(run, f"drafter.{option}", kind, task, drafter)
     return replace(drafter, options=options)
 
 
@@ -75,10 +75,10 @@ def class_name(drafter: Component) -> str:
     return str(drafter.target).rpartition(".")[2]
 
 
-def _folder(run: Run, kind: str, task: str, drafter: Component | None = None) -> str:
+def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | None = None) -> str:
     """Return the head of this temperature, else the one that the training writes by default, else the one that ships.
 
-    A gate is of one temperature, and of a drafter.
+    `option` is written in messages. A gate is of one temperature, and of a drafter.
     """
     is_gate = kind.startswith(GATES)
     model = target_name(run) if kind.startswith("drafters/") else run.model.name
@@ -88,7 +88,7 @@ def _folder(run: Run, kind: str, task: str, drafter: Component | None = None) ->
     shipped = Path(str(embedded.__file__)).parent / kind / model / (task + at * is_gate)
     if not task.replace("-", "").replace("_", "").isalnum():
         raise ConfigError(
-            f"trained:{task} names no task: give trained:{run.task.name}, or the folder itself as head=FOLDER"
+            f"trained:{task} names no task: give trained:{run.task.name}, or the folder itself as {option}=FOLDER"
         )
     torn = None
     for folder in (usual.with_name(name + at), usual, shipped):

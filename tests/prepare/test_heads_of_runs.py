@@ -150,7 +150,16 @@ def test_a_training_that_has_not_ended_is_passed_over_aloud(sdbench, tmp_path):
     assert "results/heads/llama-tiny-gsm8k-tiny has no head.json, since its training has not come to its end" in message
 
 
-def test_a_path_is_no_task(sdbench):
-    code, message = sdbench("model=llama-tiny", "task=gsm8k-tiny", "verifier.head=trained:../x", *WORDS)
+NO_TASKS = [
+    ("verifier.head=trained:../x", *WORDS),
+    ("drafter.head=trained:../x", "drafter=medusa", "timing=off"),
+    ("drafter.length_head=trained:../x", "drafter=gate", "timing=off"),
+]
+
+
+@pytest.mark.parametrize("words", NO_TASKS, ids=lambda words: words[0])
+def test_a_path_is_no_task(sdbench, words):
+    code, message = sdbench("model=llama-tiny", "task=gsm8k-tiny", *words)
     assert code == 2
-    assert "trained:../x names no task" in message
+    option = words[0].partition("=")[0]
+    assert f"trained:../x names no task: give trained:gsm8k-tiny, or the folder itself as {option}=FOLDER" in message
