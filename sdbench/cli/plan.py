@@ -54,7 +54,7 @@ def show_plan(run: Run) -> None:
 
 
 def prefetch(run: Run) -> None:
-    """Download the models and the data, and dequantise GGUF files."""
+    """Download the models and the data, and dequantise GGUF files for the native engine."""
     from sdbench.engines.job import prepare
     from sdbench.lm.load import download, weights_folder
 
@@ -62,9 +62,11 @@ def prefetch(run: Run) -> None:
     metadata = job.pair_info.metadata
     for checkpoint in metadata.checkpoints.values():
         download(checkpoint)
+    is_native = run.engine.name == NATIVE.name  # a server reads GGUF files as they are
+    gguf = [checkpoint for checkpoint in metadata.checkpoints.values() if is_native and checkpoint.gguf is not None]
+    for checkpoint in gguf:
         weights_folder(checkpoint, metadata.dtype)
     print(f"sdbench: {run.model.name} and the data of {run.task.name} are on this machine")
-    gguf = [checkpoint for checkpoint in metadata.checkpoints.values() if checkpoint.gguf is not None]
     if gguf:
         copies = " and ".join(f"{checkpoint.id} in {metadata.dtype or checkpoint.dtype}" for checkpoint in gguf)
         print(

@@ -127,6 +127,14 @@ def test_the_number_of_slots_is_named_if_requests_arrive_at_a_rate(words, warnin
     assert ("at a time while requests arrive" in output) == bool(warning)
 
 
+def test_prefetch_dequantises_nothing_that_no_run_reads(llamacpp_words, monkeypatch, capsys):
+    monkeypatch.setattr("sdbench.lm.gguf.GGUFFile.weights", None)
+    assert main(["--prefetch", *llamacpp_words]) == 0
+    output = capsys.readouterr().out
+    assert "are on this machine" in output
+    assert "dequantised" not in output
+
+
 def rows_of(folder: Path) -> list[tuple[str, str, int]]:
     """What the parts on disk hold, doubles and all."""
     parts = [
