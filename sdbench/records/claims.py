@@ -247,7 +247,11 @@ def jobs_at_work(folder: Path, *, expire_s: float = EXPIRE_S) -> list[str]:
     boot, heartbeats = machine_boot(), sorted(folder.glob("job-*.json"))
     # Without an own heartbeat the file system's clock cannot be read: use this machine's, or if no heartbeat is near it, the
     # newest heartbeat, since the file system's clock may be ahead.
-    now, beats = time.time(), [path.stat().st_mtime for path in heartbeats]
+    now = time.time()
+    beats: list[float] = []
+    for path in heartbeats:
+        with contextlib.suppress(FileNotFoundError):  # of a job that has just ended
+            beats.append(path.stat().st_mtime)
     if not any(abs(now - beat) < expire_s for beat in beats):
         now = max([now, *beats])
     for path in heartbeats:

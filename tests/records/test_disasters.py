@@ -295,3 +295,12 @@ def test_what_is_claimed_but_not_finished_is_given_back(tmp_path: Path):
         assert two.left_to_others(items) == items
         one.close()
         assert two.take(items) == items
+
+
+def test_a_heartbeat_that_vanishes_while_jobs_are_named_is_a_job_that_has_ended(tmp_path: Path):
+    """It is listed, and gone when it is read."""
+    claims = Claims(tmp_path)
+    (tmp_path / "job-9-gone.json").symlink_to(tmp_path / "nothing")
+    assert [name.partition(":")[2] for name in jobs_at_work(tmp_path)] == [str(os.getpid())]
+    claims.close()
+    assert jobs_at_work(tmp_path) == []
