@@ -55,6 +55,19 @@ def test_greedy_texts_and_scores_are_those_of_our_own_engine(native_run, served_
     assert set(served.cells["asked"]) == set(native.cells["asked"]), "asked the same"
 
 
+def test_each_cell_is_decoded_by_the_server_that_engine_urls_names(served_words, standin, tmp_path):
+    """The address of one cell was that of all cells with the same setting."""
+    lenient, lossless = standin(has_plugin=True), standin(has_plugin=True)
+    words = served_words(tmp_path, verifier="ensemble", w="[0.5]", **{"verifier.greedy": "mixture"})
+    urls = [*engine_words(lenient), f"engine.urls.lossless={lossless.url}"]
+    assert main([*words, *urls, "engine.plugin=true"]) == 0
+    for server, rule in ((lenient, "Ensemble"), (lossless, "Exact")):
+        rules = [
+            body["vllm_xargs"]["sdbench_rule"] for body in server.seen[1:]
+        ]  # the first shows that the plug-in runs
+        assert rules == [f"sdbench.verify.{rule}"] * 4, "the probe and three texts"
+
+
 def test_rounds_come_from_the_steps_and_what_is_not_reported_is_null(served_words, standin, tmp_path, capsys):
     server = standin()
     assert main([*served_words(tmp_path), *engine_words(server)]) == 0

@@ -172,6 +172,17 @@ def test_w_1_is_the_lossless_cell_where_the_plugin_computes_both(planned, monkey
     assert len(join_repeated(made)) == len(made)
 
 
+def test_cells_that_share_a_setting_keep_their_addresses(planned):
+    """With the plug-in every rule needs the same of a server; texts of another server are not taken for those of lossless."""
+    words = ("w=[0.5,1]", "temperature=1", "engine=http", "engine.plugin=true", *URLS)
+    run, kind, made = planned(*words, "engine.urls.lossless=http://h:4/v1")
+    urls = {(point.cell.verifier, kind.setting(run, point).url) for point in made}
+    assert urls == {
+        (name, f"http://h:{port}") for port, name in enumerate(("ensemble", "target", "draft", "lossless"), 1)
+    }
+    assert {point.cell.same_as for point in made} == {None}
+
+
 def test_a_server_of_engine_urls_has_one_setting(planned):
     words = ("verifier=fly", "verifier.window=4", "num_draft=5", "engine=http", URLS[0], "engine.urls.fly=http://h:4")
     assert len(planned(*words, "verifier.entropy=0.3")[2])

@@ -150,8 +150,8 @@ class Http:
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
         """Return the cells with keys that name the engine. Cells without a server are left out with a warning.
 
-        A setting with the texts of lossless stays `same_as` the lossless cell where the plug-in's rule computes both. A rule of
-        the server's own is another server, whose texts nothing here proves equal.
+        A setting with the texts of lossless stays `same_as` the lossless cell where one server computes both, by the plug-in's
+        rule. Nothing here proves that texts of another server are equal.
         """
         settings = {point.cell.key: self.setting(run, point) for point in planned}
         kept = self._cells_with_server(planned, settings)
@@ -203,20 +203,26 @@ class Http:
 
     def url_of(self, verifier: str) -> str:
         """Return the address, before /v1, of the server of these cells."""
-        url = self.urls.get(verifier, self.url)
+        url = self._named_url(verifier)
         assert url is not None, "a cell without a server was left out"
-        return url.rstrip("/").removesuffix("/v1")
+        return url
+
+    def _named_url(self, verifier: str) -> str | None:
+        """Return the address, before /v1, that the options give for these cells; None if they give none."""
+        url = self.urls.get(verifier, self.url)
+        return None if url is None else url.rstrip("/").removesuffix("/v1")
 
     def setting(self, run: Run, point: Point) -> ServerSetting:
         """Return what a server must be for this cell. A rule that a server cannot be given is a ConfigError."""
+        name = point.cell.verifier
+        url = self._named_url(name)
         if point.role != "pair":
-            return ServerSetting(point.role)
+            return ServerSetting(point.role, url=url)
         if self.plugin:
             from sdbench.engines.served.plugin import refuse_for_the_plugin
 
-            refuse_for_the_plugin(point.cell.verifier, point.rule)
-            return ServerSetting("pair", point.num_draft, PLUGIN)
-        name = point.cell.verifier
+            refuse_for_the_plugin(name, point.rule)
+            return ServerSetting("pair", point.num_draft, PLUGIN, url)
         if name not in self.rules:
             more = (
                 "use engine=native"
@@ -224,7 +230,8 @@ class Http:
                 else "with sdbench's plug-in inside, and engine.plugin=true, it takes every rule that judges one token at a time"
             )
             raise ConfigError(f"verifier={name} is not a rule that this server has {nearest(name, self.rules)}; {more}")
-        return ServerSetting("pair", point.num_draft, json.dumps(_fill_knobs(self.rules[name], point), sort_keys=True))
+        rule = json.dumps(_fill_knobs(self.rules[name], point), sort_keys=True)
+        return ServerSetting("pair", point.num_draft, rule, url)
 
     def extra(self, point: Point) -> dict[str, Any]:
         """Return the fields that a request carries for the plug-in."""

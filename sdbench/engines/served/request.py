@@ -18,11 +18,12 @@ PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # off un
 
 @dataclass(frozen=True)
 class ServerSetting:
-    """What a server cannot change while it runs: the model that decodes, the draft length, the rule."""
+    """What a server cannot change while it runs: the model that decodes, the draft length, the rule, the address."""
 
     role: str
     num_draft: int = 0
     rule: str = ""  # JSON of its command line, or PLUGIN: sent with each request
+    url: str | None = None  # of a server that is already running
 
     @property
     def label(self) -> str:

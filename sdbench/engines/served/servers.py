@@ -65,8 +65,7 @@ class Servers:
         if setting in self._open:
             self._open[setting] = self._open.pop(setting)
             return self._open[setting]
-        url = None if self.kind.is_started_here else self.kind.url_of(self._points[setting].cell.verifier)
-        server = self._start(setting) if url is None else self._looked_at(setting, url, None, {})
+        server = self._start(setting) if setting.url is None else self._looked_at(setting, setting.url, None, {})
         self._open[setting] = server
         self.store.add_server(server.facts)
         return server
