@@ -61,6 +61,8 @@ def _lasting(tree: Any) -> Any:
     """Return facts without those that change while a server runs, or with each start of the same server."""
     if isinstance(tree, Mapping):
         return {key: _lasting(value) for key, value in tree.items() if key not in VOLATILE}
+    if isinstance(tree, list):
+        return [_lasting(value) for value in tree]
     return tree
 
 
