@@ -91,13 +91,16 @@ class Engine:
             refuse_limits(drafter, verifiers[rule], options.warp, num_draft)
         for rule in verifiers:
             refuse_tensors(rule)
-        reading = [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
         numbers = {request.prompt for request in requests}
-        refuse_too_long(prompts, numbers, options.max_new_tokens, reading)
+        refuse_too_long(prompts, numbers, options.max_new_tokens, self._models_of(lm, drafter))
         refuse_foreign_ids(prompts, numbers, options.warp.vocab_size or lm.vocab_size)
         batch_run = partial(BatchRun, lm, drafter, prompts, verifiers, options, self.hook, requests)
         num_rows = min(options.batch_size, len(requests))
         return self._decode(batch_run, claim or claim_all(requests), num_rows, may_halve=not options.timing)
+
+    def _models_of(self, lm: LM, drafter: Drafter) -> list[LM]:
+        """Return the models that a stream reads: the one that decodes, and the draft if the drafter needs it."""
+        return [lm, *([self.draft] if self.draft and "draft" in needs_of(drafter, DRAFTER_NEEDS) else [])]
 
     def _decode(
         self, batch_run: Callable[..., BatchRun], claim: Claim, num_rows: int, *, may_halve: bool = True
@@ -137,7 +140,8 @@ class Engine:
         depend on what is written, so some are captured when they first run.
         """
         lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
-        if lm.mode == "off":
+        models = self._models_of(lm, drafter)
+        if all(model.mode == "off" for model in models):
             return
         k, once = request.num_draft, replace(options, max_new_tokens=1)
         shortest, longest = min(map(len, prompts)), max(map(len, prompts)) + options.max_new_tokens - 1
@@ -151,7 +155,7 @@ class Engine:
                 requests = [replace(request, prompt=0, verifier=0, key=number) for number in range(count)]
                 batch_run = partial(Rehearsal, lm, drafter, [text], [rule], once, self.hook, requests)
                 deque(self._decode(batch_run, claim_all(requests), options.batch_size), 0)
-            if lm.mode == "trace":
+            if not any(model.mode in ("graphs", "compile") for model in models):
                 counts = counts[-1:]  # a trace serves every length, at which one number of rows is enough to check it
 
     def capture_at_once(self) -> None:

@@ -12,18 +12,23 @@ class Rehearsal(BatchRun):
     """Run each step that a round after these texts can need, then end them without a token.
 
     A drafter whose blocks have slots even where it may offer nothing always gives as many. Blocks of other drafters are as wide
-    as what they offer. They draft at every length, and the target scores every width, whatever was offered.
+    as what they offer. They draft at every length, and the target scores every width, whatever was offered. If the target runs
+    eagerly, all blocks narrow at the end of a text, and only drafts have steps to capture.
     """
 
     def _round(self, batch: Batch) -> None:
         k, drafter = batch.num_draft, self.drafter
         lengths, u = batch.begin([0] * len(batch.rows))
-        block = drafter.draft(batch, k, lengths, u[:, :k], self.needs)
-        self._score(batch, block)
-        if not block.tokens.shape[1]:
+        if self.target.mode == "off":
             for width in range(k, 0, -1):
-                block = drafter.draft(batch, k, torch.full_like(lengths, width), u[:, :k], self.needs)
-                self._score(batch, widen(block, width))
+                drafter.draft(batch, width, torch.full_like(lengths, width), u[:, :width], self.needs)
+        else:
+            block = drafter.draft(batch, k, lengths, u[:, :k], self.needs)
+            self._score(batch, block)
+            if not block.tokens.shape[1]:
+                for width in range(k, 0, -1):
+                    block = drafter.draft(batch, k, torch.full_like(lengths, width), u[:, :k], self.needs)
+                    self._score(batch, widen(block, width))
         if (rehearse := getattr(drafter, "rehearse", None)) is not None:
             rehearse(batch)
         for row in batch.rows:

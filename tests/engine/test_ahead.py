@@ -112,6 +112,7 @@ def count_captures(monkeypatch: Any) -> list[str]:
 WORDS = word_tokenizer(61)
 OTHER_WORDS = word_tokenizer(61, range(61)[::-1])
 TRANSLATING = ("intersection", "universal")
+READ_THE_DRAFT = ("model heuristic", "model adaptive", "hybrid", "tiers", "intersection", "universal")
 DRAFTERS: dict[str, dict[str, Any]] = {
     "model": {},
     "model heuristic": {"length": "heuristic"},
@@ -161,10 +162,28 @@ def engine_for(drafter: str, capture: Any) -> Engine:
 def test_after_a_rehearsal_no_step_of_any_drafter_is_captured_any_more(monkeypatch, built, drafter, capture):
     """However wide its blocks are, in texts that cross a KV length; and what a drafter counts is not of the rehearsal."""
     engine = engine_for(drafter, capture)
+    refuse_later_captures(monkeypatch, engine, built(engine, drafter))
+
+
+@pytest.mark.parametrize("capture", ["graphs", pytest.param("trace", marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "drafter",
+    ["model", *(pytest.param(name, marks=pytest.mark.slow) for name in READ_THE_DRAFT)],
+)
+def test_after_a_rehearsal_no_step_of_a_draft_is_captured_where_the_target_runs_eagerly(
+    monkeypatch, built, drafter, capture
+):
+    """As a target on several devices does, or on a CPU one that is not narrow."""
+    engine = engine_for(drafter, capture)
+    engine.target.mode = "off"
+    refuse_later_captures(monkeypatch, engine, built(engine, drafter))
+
+
+def refuse_later_captures(monkeypatch: Any, engine: Engine, made: Any) -> None:
+    """Rehearse, then assert that decoding captures nothing."""
     prompts, rule = [[5, 6, 7, 8, 5, 6], [5, 6, 7, 8] * 15 + [5, 6]], Ensemble(w=0.5)
-    warp = engine.warp()
-    options = Options(warp=warp, max_new_tokens=24, batch_size=2, is_measured=False)
-    made, captured = built(engine, drafter), count_captures(monkeypatch)
+    options = Options(warp=engine.warp(), max_new_tokens=24, batch_size=2, is_measured=False)
+    captured = count_captures(monkeypatch)
     engine.rehearse(prompts, Request(0, 0, 0, 0, 4), rule, options, made)
     ahead, num_drafted = len(captured), 0
     assert ahead > 0
