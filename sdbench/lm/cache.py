@@ -98,10 +98,16 @@ class RaggedCache(Cache):
         """Make room for texts of this length. Steps that were captured over the smaller cache are captured again."""
         if length <= self.slots:
             return
-        self.slots = slots_for(length, self.slots, self.capacity)
+        slots = slots_for(length, self.slots, self.capacity)
         self.steps = self.steps.renew()
         for layer in self.ragged:
-            layer.grow(self.slots)
+            layer.grow(slots)
+        self.slots = slots
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all layers have the same room. Running out of memory in `reserve` leaves a cache that cannot be used again."""
+        return all(layer.slots == self.slots for layer in self.ragged)
 
     def read(self, row: int, length: int) -> Prefix:
         """Return the first `length` slots of a row as views, which keep the cache alive."""

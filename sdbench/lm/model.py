@@ -107,7 +107,7 @@ class LM:
     def give_back(self, cache: RaggedCache) -> None:
         """Take back a cache that is no longer read. If a step could not be captured, none is tried again."""
         self.mode = cache.steps.mode
-        if self.mode != "off":
+        if self.mode != "off" and cache.is_whole:
             self._kept = cache
 
     def forget(self) -> None:

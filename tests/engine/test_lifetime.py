@@ -10,6 +10,7 @@ from sdbench.engine import Options, Request
 from sdbench.engine.batch import Batch
 from sdbench.engine.loop import BatchRun
 from sdbench.engine.prefill import Prefixes
+from sdbench.lm import cache as room
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble, Exact
@@ -116,6 +117,30 @@ def test_a_trace_leaves_nothing_in_the_register_of_all_functions():
     traced = register.get_functions()[before:]
     assert traced
     assert sum(len(list(one.graph.nodes())) for one in traced) == 0
+
+
+@pytest.mark.parametrize("failing", [0, 1, 3, 4], ids=["draft keys", "draft values", "first layer", "second layer"])
+@pytest.mark.parametrize("capture", ["trace", "graphs"])
+def test_a_cache_that_could_not_grow_is_not_used_again(monkeypatch, capture, failing):
+    """The engine kept it for its captured steps, with layers that had lost their keys and values."""
+    engine = sdbench.Engine(*pair("llama"), capture=capture)
+    honest, calls = torch.Tensor.new_zeros, []
+
+    def short_of_memory(self: Any, *sizes: Any, **options: Any) -> Any:
+        if len(sizes) == 4:  # keys or values
+            calls.append(sizes)
+            if len(calls) == failing + 1:
+                raise torch.OutOfMemoryError("injected")
+        return honest(self, *sizes, **options)
+
+    monkeypatch.setattr(room, "ROOM", 8)  # so that it grows after the prompt
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.Tensor, "new_zeros", short_of_memory)
+        with pytest.raises(torch.OutOfMemoryError, match="injected"):
+            sdbench.generate(None, None, PROMPTS[:1], [Exact()], engine=engine, **OPTIONS)
+    again = sdbench.generate(None, None, PROMPTS[:1], [Exact()], engine=engine, **OPTIONS)
+    eager = sdbench.generate(*pair("llama"), PROMPTS[:1], [Exact()], capture="off", **OPTIONS)
+    assert [g.tokens for g in again] == [g.tokens for g in eager]
 
 
 PLACES = [
