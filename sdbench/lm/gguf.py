@@ -247,7 +247,7 @@ def _refuse_unread(id: str, reader: GGUFReader, architecture: str) -> None:
         )
     scaling = str(_value(reader, f"{architecture}.rope.scaling.type") or "none")
     factors = [str(tensor.name) for tensor in reader.tensors if str(tensor.name).startswith("rope_f")]
-    if architecture != "gpt-oss" and (scaling != "none" or factors):
+    if scaling != "none" or factors:
         raise ConfigError(
             f"{id} scales its rotary positions ({factors[0] if factors else scaling}), which transformers does not read from "
             "GGUF: give the publisher's own repository"

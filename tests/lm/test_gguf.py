@@ -135,8 +135,19 @@ def test_a_torn_file_is_refused_by_its_name(whole_file, tmp_path, cache, part):
 
 
 def unknown_architecture(whole: Path, path: Path) -> str:
-    writer = gguf.GGUFWriter(path, "rwkv9")
+    return without_tensors(path, "rwkv9")
+
+
+def gpt_oss(whole: Path, path: Path) -> str:
+    """Its scaling is that of all its files; transformers reads the length of a key in the place of its value."""
+    return without_tensors(path, "gpt-oss", {"gpt-oss.rope.scaling.type": "yarn"})
+
+
+def without_tensors(path: Path, architecture: str, more: dict[str, str] | None = None) -> str:
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_eos_token_id(0)
+    for key, text in (more or {}).items():
+        writer.add_string(key, text)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
@@ -156,6 +167,7 @@ def unknown_architecture(whole: Path, path: Path) -> str:
             lambda whole, path: str(write(path, tiny("llama", layers=1), more={"llama.rope.scaling.type": "yarn"})),
             r"scales its rotary positions \(yarn\)",
         ),
+        (gpt_oss, r"scales its rotary positions \(yarn\)"),
         (lambda whole, path: str(path), "does not exist"),
         (lambda whole, path: str(path.with_suffix(".safetensors")), "is a file of weights: give the folder"),
     ],
