@@ -6,6 +6,7 @@ import random
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
+from math import isfinite
 from typing import Any
 
 import aiohttp
@@ -16,7 +17,7 @@ from sdbench.types import EngineError
 
 BUSY = (429, 502, 503, 504)
 CONNECT_S = 10.0
-LONGEST_WAIT_S = 60.0
+LONGEST_WAIT_S = 60.0  # before a retry, unless the server asks for more
 IsOver = Callable[[Sequence[Any]], bool]  # whether the last of these ids ends the text
 
 
@@ -112,7 +113,7 @@ class Client:
     def _wait_s(self, attempt: int, retry_after_s: float | None) -> float:
         """Return the wait before a retry: it doubles each time, is randomised, and is no shorter than the server asks for."""
         usual_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
-        return min(LONGEST_WAIT_S, max(retry_after_s or 0.0, usual_s))
+        return max(retry_after_s or 0.0, min(LONGEST_WAIT_S, usual_s))
 
     async def attempt(self, body: Mapping[str, Any], is_over: IsOver | None = None, *, fills: bool = True) -> Answer:
         """Send a request once and return its text; raise UnansweredError or EngineError if it fails.
@@ -171,9 +172,10 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:
 def _seconds(header: str | None) -> float | None:
     """Return the value of a Retry-After header in seconds; a date is ignored."""
     try:
-        return None if header is None else max(0.0, float(header))
+        seconds = float(header or "")
     except ValueError:
         return None
+    return max(0.0, seconds) if isfinite(seconds) else None
 
 
 def _message(text: str) -> str:

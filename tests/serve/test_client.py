@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sdbench.config import config_dir
 from sdbench.serve.answer import Answer, UnansweredError
-from sdbench.serve.client import Client, Patience
+from sdbench.serve.client import Client, Patience, _seconds
 from sdbench.serve.dialect import Dialect, counters_of
 from sdbench.serve.pump import Pump
 from sdbench.types import EngineError
@@ -93,6 +93,16 @@ def test_a_wait_is_as_long_as_the_server_asks(started):
     begin = time.monotonic()
     assert ask(pump, client).num_asked == 3
     assert time.monotonic() - begin >= 0.4
+
+
+def test_only_a_server_makes_a_wait_longer_than_a_minute(started):
+    _, client, _ = started()
+    client.patience = Patience(wait_s=50)
+    assert 25 <= client._wait_s(0, None) <= 50
+    assert client._wait_s(9, None) == client._wait_s(9, 30) == 60
+    assert client._wait_s(0, 3600) == 3600
+    headers = {"3600": 3600, "-1": 0, "inf": None, "Wed, 21 Oct 2026 07:28:00 GMT": None, None: None}
+    assert {header: _seconds(header) for header in headers} == headers
 
 
 def test_after_so_many_times_it_is_one_sentence(started):

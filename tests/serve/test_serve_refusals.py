@@ -187,6 +187,7 @@ SLIPS = [
     (("dtype=float64",), "dtype=float64 is an option of engine=native"),
     (("model.quantization=bnb-int8",), "model.quantization is an option of engine=native"),
     (("model.packed=true",), "model.packed is an option of engine=native"),
+    (("engine.wait_s=61",), "engine.wait_s must be a number between 0 and 60"),
     (("engine.concurrency=0",), "engine.concurrency must be a whole number"),
 ]
 

@@ -15,7 +15,7 @@ from sdbench.engines.served.timing import plan_timing
 from sdbench.errors import without_user
 from sdbench.prepare.progress import warn
 from sdbench.records import Cell
-from sdbench.serve.client import Patience
+from sdbench.serve.client import LONGEST_WAIT_S, Patience
 from sdbench.serve.dialect import Dialect
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class Http:
         self.concurrency = [integer("engine.concurrency", level, 1, 4096) for level in as_list("", self.concurrency)]
         self.patience = Patience(
             integer("engine.retries", self.retries, 0, 100),
-            number("engine.wait_s", self.wait_s, 0, 3600),
+            number("engine.wait_s", self.wait_s, 0, LONGEST_WAIT_S),
             number("engine.silence_s", self.silence_s, 0, 10**6, is_open=True),
         )
         self._refuse_request()
