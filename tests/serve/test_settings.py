@@ -183,6 +183,17 @@ def test_cells_that_share_a_setting_keep_their_addresses(planned):
     assert {point.cell.same_as for point in made} == {None}
 
 
+def test_a_started_server_gets_all_stop_strings_with_room_for_them_or_none(planned, vllm_is_there):
+    job = SimpleNamespace(task=SimpleNamespace(stop=tuple("abcdef")))
+    for words, stops, variables in (
+        ((), list("abcdef"), {"VLLM_MAX_STOP_STRINGS": "6"}),
+        (("engine.dialect.most_stops=0",), [], {}),
+    ):
+        run, kind, made = planned("verifier=exact", *vllm_is_there, *words)
+        assert kind.stops_sent(job) == stops
+        assert kind.environment(job, kind.setting(run, made[0])) == variables
+
+
 def test_a_server_of_engine_urls_has_one_setting(planned):
     words = ("verifier=fly", "verifier.window=4", "num_draft=5", "engine=http", URLS[0], "engine.urls.fly=http://h:4")
     assert len(planned(*words, "verifier.entropy=0.3")[2])

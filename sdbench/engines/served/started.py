@@ -146,11 +146,11 @@ class Vllm(StartedServers):
             )
 
     def stops_sent(self, job: Job) -> list[str]:
-        """Return all stop strings: such a server is started with room for them."""
-        return list(job.task.stop)
+        """Return all stop strings: such a server is started with room for them. With engine.dialect.most_stops=0 none is sent."""
+        return [] if self.dialect.most_stops == 0 else list(job.task.stop)
 
     def environment(self, job: Job, setting: ServerSetting) -> dict[str, str]:
-        most, needed = self.dialect.most_stops, len(job.task.stop)
+        most, needed = self.dialect.most_stops, len(self.stops_sent(job))
         room = {} if most is None or needed <= most else {"VLLM_MAX_STOP_STRINGS": str(needed)}
         runner = PLUGIN_ENV if self.plugin else {V2_RUNNER: "1"} if _is_block(setting) else {}
         return {**room, **runner, **super().environment(job, setting)}
