@@ -183,6 +183,14 @@ def test_cells_that_share_a_setting_keep_their_addresses(planned):
     assert {point.cell.same_as for point in made} == {None}
 
 
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt-llm"])
+@pytest.mark.parametrize("rule", [("verifier=block",), ("verifier=fly", "verifier.entropy=0.3", "verifier.window=4")])
+def test_a_server_of_another_kind_has_no_rules_of_vllm(planned, engine, rule):
+    assert planned("verifier=exact", f"engine={engine}", URLS[0])[2]
+    with pytest.raises(ConfigError, match=r"is not a rule that this server has"):
+        planned(*rule, "num_draft=5", f"engine={engine}", URLS[0])
+
+
 def test_a_started_server_gets_all_stop_strings_with_room_for_them_or_none(planned, vllm_is_there):
     job = SimpleNamespace(task=SimpleNamespace(stop=tuple("abcdef")))
     for words, stops, variables in (
