@@ -1,7 +1,7 @@
 """Audit all rules × temperatures × warpers on the tiny random pair: results/audit/matrix.{json,md}.
 
     python scripts/audit_matrix.py [tv=0.08] [rules=A,B] [workers=2] [out=results/audit]
-    python scripts/audit_matrix.py model=llama-tiny [tv=0.1] [samples=300] …   # a trained pair at T = 0 and 1: matrix-llama-tiny.*
+    python scripts/audit_matrix.py model=llama-tiny [tv=0.1] [samples=1000] …   # a trained pair at T = 0 and 1: matrix-llama-tiny.*
     python scripts/audit_matrix.py model=llama-tiny drafters=all|A,B [missing=on] …   # drafters on it: drafters-llama-tiny.*
 
 The rules of a combination are audited in one batch, on a trained pair eight at a time. A combination that a rule's limits exclude
@@ -51,14 +51,14 @@ DRAFTERS_RULES = ("exact", "ensemble")  # the ensemble at its lossless end and a
 OTHER_DRAFT = {"qwen-tiny": "llama-tiny"}  # the pair whose draft has another tokenizer; else qwen-tiny
 CORPUS = Path("results/corpora") / f"{HEADS_TASK}.txt"
 TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
-TRAINED_SAMPLES = 300  # texts of a prompt by default, each a hundred times the work of the random pair's
+TRAINED_SAMPLES = 1000  # texts of a prompt by default, each a hundred times the work of the random pair's
 BATCH = 8  # rules of a trained pair in one batch
 DEFAULTS = {
     "model": "llama-tiny",
     "tv": "0.05",
     "rules": "exact,typical",
     "workers": "2",
-    "samples": "300",
+    "samples": "1000",
     "drafters": "all",
     "missing": "on",
     "out": "results/audit",
@@ -205,7 +205,8 @@ def audited_lines(
         bad = [
             f"{row.setting}, {row.claim}: {row.cell.name if row.cell else ''}" for row in rows if row.verdict != "sound"
         ]
-        least = [row.effect.least for row in rows if row.effect is not None and row.effect.name == "TV"]
+        effects = [row.effect for row in rows if row.effect is not None and row.effect.name == "TV"]
+        weakest = max(effects, key=lambda effect: effect.least, default=None)
         lines.append(
             {
                 "rule": rule,
@@ -213,7 +214,9 @@ def audited_lines(
                 "claims": len(rows),
                 "texts": max((row.samples for row in rows if row.claim == "law"), default=0),
                 "largest_log_e": largest,
-                "found_tv": max(least, default=None),
+                "found_tv": None if weakest is None else weakest.least,
+                "view": None if weakest is None else weakest.view,
+                "first_only": [row.setting for row in rows if row.effect is not None and row.effect.untested],
                 **({"head": Head.load(head, str(kind_of_head(rule))).label} if (head := head_of(rule, model)) else {}),
                 "untested": [row.setting for row in all_rows if not row.samples],
                 "why": "; ".join(bad),
@@ -253,15 +256,20 @@ def page(lines: Sequence[dict[str, Any]], seconds: float, pair: str = "the tiny 
         f" \\*: the distribution of texts was not tested at {', '.join(f'`{setting}`' for setting in untested)}; counters, "
         "recorded probabilities and batches were."
     )
-    detected = [line["found_tv"] for line in tested if line.get("found_tv")]
+    first_only = sorted({setting for line in tested for setting in line.get("first_only", ())})
+    seconds_untested = (
+        f" Prefixes of two tokens were not tested at {', '.join(f'`{setting}`' for setting in first_only)}."
+    )
+    detected = [(float(line["found_tv"]), line["view"]) for line in tested if line.get("found_tv")]
+    least, view = max(detected, default=(0.0, "prefixes of two tokens"))
     return "\n".join(
         [
             "# The audit over the rules and drafters of the package",
             "",
             f"{len(tested)} combinations of rule, drafter, temperature and warper on {pair}: {alarms} false alarms, "
             f"{few} with too few samples; {sum(line['claims'] for line in tested):,} claims tested in {seconds:,.0f} s. "
-            f"Where the distribution of texts was tested, a TV of {max(detected, default=0):g} "
-            "between prefixes of two tokens would have been detected with probability .95. "
+            f"Where the distribution of texts was tested, a TV of {least:g} "
+            f"between {view} would have been detected with probability .95.{seconds_untested if first_only else ''} "
             f"–: the rule's limits exclude this combination.{asterisk if untested else ''} "
             "Written by `python scripts/audit_matrix.py`.",
             "",

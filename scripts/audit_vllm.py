@@ -210,14 +210,17 @@ def page(tree: Mapping[str, Any]) -> str:
         largest = max(row["effect"]["value"] for row in case["rows"])
         lines.append(f"| {case['title']} | **{case['verdict']}** | {failing or '–'} | {largest:.3f} | {case['why']} |")
     has = tree["installed"]
-    least = max(row["effect"]["least"] for case in tree["cases"] for row in case["rows"])
+    least: dict[str, float] = {}
+    for effect in (row["effect"] for case in tree["cases"] for row in case["rows"]):
+        least[effect["view"]] = max(float(effect["least"]), least.get(effect["view"], 0.0))
+    detected = " and ".join(f"{value:.3f} of {view}" for view, value in least.items())
     commands = dict.fromkeys(f"    {case['server']}" for case in tree["cases"])
     audits = dict.fromkeys(f"    {case['audit']}" for case in tree["cases"])
     about = (
         f"vLLM {tree['version']} (torch {has['torch']}, transformers {has['transformers']}, Python {has['python']}) serves {PAIR}, "
         f"{NUM_DRAFT} drafts a step where it speculates, and continues {tree['prompts']} prompts of {TASK} {tree['n']} times each "
         f"by {tree['new']} tokens. The audit is given only the texts and the target. The chance of a false alarm is at most 1 % a "
-        f"line; a total variation of {least:.3f} would have been detected with probability .95."
+        f"line; a total variation of {detected} would have been detected with probability .95."
     )
     return "\n".join(
         [

@@ -20,17 +20,23 @@ from sdbench.audit.texts import RoundBatch, TextBatch, cut_at_stops, digits_of, 
 
 ClaimVerdict = Literal["sound", "violated", "too few"]
 NUM_BINS = 16
+PAIRS = "prefixes of two tokens"
 
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """The difference between samples and claim, with a 95 % interval, and the smallest difference that would be detected."""
+    """The difference between samples and claim, with a 95 % interval, and the smallest difference that would be detected.
+
+    view: the counts of which `least` is, where several are tested; untested: those that could not be.
+    """
 
     name: str
     value: float
     low: float
     high: float
     least: float = float("nan")
+    view: str = ""
+    untested: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +54,7 @@ class TableTest(ABC):
     claim: str
     parts: list[list[CountEvidence]]  # [view][prompt]
     quantity: ClassVar[str] = "TV"  # its largest value over all tables is shown …
-    num_shown: ClassVar[int] = 1  # … of the first views, which also decide the power
+    views: ClassVar[Sequence[str]] = (PAIRS,)  # … of the first views, named here, which also decide the power
 
     @abstractmethod
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None: ...
@@ -65,13 +71,21 @@ class TableTest(ABC):
         return sum(counts.size for counts in self.parts[0])
 
     def effect(self, log_wanted: float) -> Effect:
-        largest = max(counts.effect() for part in self.parts[: self.num_shown] for counts in part)
-        return Effect(self.quantity, *largest, self.least([counts.size for counts in self.parts[0]], log_wanted))
+        shown = self.parts[: len(self.views)]
+        largest = max(counts.effect() for part in shown for counts in part)
+        leasts = self._leasts([counts.size for counts in self.parts[0]], log_wanted)
+        weakest = int(np.argmax(leasts))
+        untested = ", ".join(self.views[len(shown) :])
+        return Effect(self.quantity, *largest, leasts[weakest], self.views[weakest], untested)
 
     def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        """Return the smallest TV, equal for all prompts, that these numbers of texts detect."""
-        shown = self.parts[: self.num_shown]
-        return least_tv(shown, sizes, log_wanted + np.log(len(self.parts) / len(shown)))
+        """Return the smallest TV, equal for all prompts, that these numbers of texts detect in whichever view it is."""
+        return max(self._leasts(sizes, log_wanted))
+
+    def _leasts(self, sizes: Sequence[int], log_wanted: float) -> list[float]:
+        # The e-values of all views are averaged, so each alone must reach as many times the wanted one.
+        log_wanted += float(np.log(len(self.parts)))
+        return [least_tv(part, sizes, log_wanted) for part in self.parts[: len(self.views)]]
 
     def worst(self) -> ContingencyCell:
         """Return the cell with the largest |z| = |seen − expected|/√expected, the first of equals."""
@@ -211,7 +225,7 @@ class PitTest(TableTest):
     claim: str
     horizon: int
     quantity = "TV of PIT"
-    num_shown = 2
+    views = ("the PIT of tokens", "the PIT of tokens in another order")
     generator: np.random.Generator = field(default_factory=lambda: np.random.default_rng(1))
 
     def __post_init__(self) -> None:

@@ -143,21 +143,16 @@ def log_mean(log_values: Sequence[float]) -> float:
     return float(logsumexp(np.asarray(log_values, float)) - np.log(len(log_values)))
 
 
-def least_tv(parts: Sequence[Sequence[CountEvidence]], sizes: Sequence[int], log_wanted: float) -> float:
-    """Return the smallest TV of GRID that a test detects with probability POWER, by simulation; inf where none is.
-
-    The parts are views of the same texts, and their e-values are averaged; the tables of a part are of different texts,
-    `sizes` of each, and the shift is in all of them.
-    """
-    return min(_least_tv_of(part, sizes, log_wanted + np.log(len(parts))) for part in parts)
-
-
 # fmt: off
 GRID = (.005, .0075, .01, .015, .02, .025, .03, .035, .04, .045, .05, .06, .07, .08, .1, .12, .15, .2, .3, .4, .6)
 # fmt: on
 
 
-def _least_tv_of(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted: float) -> float:
+def least_tv(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted: float) -> float:
+    """Return the smallest TV of GRID that a test detects with probability POWER, by simulation; inf where none is.
+
+    The tables of a part are of different texts, `sizes` of each, and the shift is in all of them.
+    """
     generator = np.random.default_rng(0)
 
     def is_enough(tv: float) -> bool:

@@ -54,9 +54,13 @@ def audit_file(given: AuditCommand) -> AuditReport:
     width = min(MAX_TOKENS, max(map(len, texts)))
     tests: list[ClaimTest] = []
     if "prefixes" in options.claims:
-        has_second = width > 1 and min(map(len, texts)) > 1  # a text of one token has no prefix of two
+        short = sum(len(text) < 2 for text in texts)  # a text of one token has no prefix of two
+        if short:
+            warn(
+                f"{short} of {len(texts)} texts have a single token, so first tokens are tested, but no prefixes of two"
+            )
         counts = Counter(which)
-        tests.append(PrefixTest(claimed, [counts[n] for n in range(len(prompts))], with_second=has_second))
+        tests.append(PrefixTest(claimed, [counts[n] for n in range(len(prompts))], with_second=not short))
     if "pit" in options.claims:
         tests.append(EmittedTest("pit", sum(map(len, texts)), claimed=claimed))
     setting = RuleTests(0, tests)

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdbench.audit.claims import AcceptanceTest, PitTest, TableTest
+from sdbench.audit.claims import PAIRS, AcceptanceTest, PitTest, TableTest
 from sdbench.audit.evidence import CountEvidence
 from sdbench.audit.outcomes import outcomes, p_of
 from sdbench.audit.source import Sampling, Source, evidence_of
@@ -78,6 +78,7 @@ class ClaimedLaw:
 class PrefixTest(TableTest):
     """First tokens and two-token prefixes against the models' own laws; prefixes that are hardly ever expected are pooled."""
 
+    views = ("first tokens", PAIRS)
     claimed: ClaimedLaw
     horizons: Sequence[int]  # texts of each prompt
     with_second: bool

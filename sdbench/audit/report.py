@@ -123,19 +123,21 @@ def _effect_of(row: ClaimResult) -> str:
 
 def _power(report: AuditReport) -> str:
     effects = [row.effect for row in report.rows if row.effect is not None]
-    least = [effect.least for effect in effects if effect.name == "TV"]
     if not effects:
         return "None of these claims is tested by random samples."
-    if not least:
+    tables = [effect for effect in effects if effect.name == "TV"]
+    if not tables:
         name, most = max(((effect.name, effect.least) for effect in effects), key=lambda pair: pair[1])
         if not math.isfinite(most):
             return f"Too few samples: no difference in {name} would have been detected with probability .95."
         return f"A difference of {most:.3g} in {name} would have been detected with probability .95."
-    if not math.isfinite(max(least)):
-        return "Too few samples: even a TV of .6 would not have been detected with probability .95."
-    return (
-        f"A TV of {max(least):.3g} between prefixes of up to two tokens would have been detected with probability .95."
-    )
+    weakest = max(tables, key=lambda effect: effect.least)
+    if not math.isfinite(weakest.least):
+        text = f"Too few samples: even a TV of .6 between {weakest.view} would not have been detected with probability .95."
+    else:
+        text = f"A TV of {weakest.least:.3g} between {weakest.view} would have been detected with probability .95."
+    untested = {(row.effect.untested, row.setting) for row in report.rows if row.effect and row.effect.untested}
+    return "\n".join([text, *(f"Of {setting}, {counts} were not tested." for counts, setting in sorted(untested))])
 
 
 def line_of(report: AuditReport, file: Path) -> str:

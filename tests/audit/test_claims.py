@@ -66,7 +66,7 @@ def test_what_a_law_excludes_is_infinite_evidence():
 def test_the_stated_power_holds():
     """At the TV that is said to be found with probability .95, fresh samples find it at least that often, less noise."""
     counts, wanted = CountEvidence(np.full(16, 1 / 16), 2000), math.log(1200)
-    tv = least_tv([[counts]], [2000], wanted)
+    tv = least_tv([counts], [2000], wanted)
     drawn = np.random.default_rng(9).multinomial(2000, counts.shift_evenly(tv), 1000).astype(float)
     assert (counts.log_e(drawn) >= wanted).mean() > 0.93
     assert abs(np.abs(counts.shift_evenly(tv) - counts.expected).sum() / 2 - tv) < 1e-12

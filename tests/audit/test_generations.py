@@ -1,6 +1,7 @@
 """Texts of another engine: prompts with few texts, texts that end, and files that say nothing."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdbench import embedded
 from sdbench.audit import pairs
-from sdbench.audit.claims import TableTest
+from sdbench.audit.claims import PAIRS, TableTest
 from sdbench.audit.evidence import CountEvidence, least_tv
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
 from sdbench.audit.plan import threshold
@@ -65,10 +66,10 @@ def test_texts_without_their_end_follow_the_law_of_going_on(source):
 def test_a_table_whose_cells_are_all_pooled_detects_nothing():
     few = CountEvidence(np.full(100, 0.01), 10)
     np.testing.assert_array_equal(few.shift_evenly(0.1), few.expected)
-    assert least_tv([[few]], [10], threshold(1)) == float("inf")
+    assert least_tv([few], [10], threshold(1)) == float("inf")
     certain = CountEvidence(np.array([1.0, 0.0]), 100)  # any other token has probability 0
     assert certain.shift_evenly(0.1)[-1] == pytest.approx(0.1)
-    assert least_tv([[certain]], [1000], threshold(1)) < 0.01
+    assert least_tv([certain], [1000], threshold(1)) < 0.01
 
 
 def test_a_prompt_with_few_texts_leaves_the_power_of_the_others(source):
@@ -78,6 +79,41 @@ def test_a_prompt_with_few_texts_leaves_the_power_of_the_others(source):
     most = PrefixTest(claimed, [4000, 1], with_second=False)
     assert [bool((counts.expected > 0).sum() > 5) for counts in most.parts[0]] == [True, False]
     assert most.least([4000, 1], threshold(1)) < 0.1
+
+
+class CertainFirst:
+    """The first token is certain, the second any of 20."""
+
+    source = SimpleNamespace(vocab=20)
+
+    def out(self, prompts: list[int], tokens: torch.Tensor) -> torch.Tensor:
+        laws = torch.full((*tokens.shape, 20), 1 / 20)
+        laws[:, 0] = torch.eye(20)[0]
+        return laws
+
+
+def test_the_power_of_prefixes_is_that_of_their_hardest_table():
+    """A fault of the second token is not found as soon as one of a certain first token."""
+    claimed: Any = CertainFirst()
+    firsts, both = (PrefixTest(claimed, [500], with_second=with_second) for with_second in (False, True))
+    texts = TextBatch.of([0] * 500, [[0, n % 10] for n in range(500)], 2)
+    for test in (firsts, both):
+        test.add(texts, None)
+    first, pair = (test.effect(threshold(2)) for test in (firsts, both))
+    assert (first.view, first.untested, pair.view, pair.untested) == ("first tokens", PAIRS, PAIRS, "")
+    assert first.least < 0.05 < pair.least == both.least([500], threshold(2))
+    assert (first.value, pair.value) == (0, pytest.approx(0.5))
+
+
+def test_prefixes_that_texts_of_one_token_do_not_have_are_named(tmp_path, capsys):
+    file = tmp_path / "theirs.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": [5], "tokens": tokens}) for tokens in ([6, 7], [6])))
+    words = [f"generations={file}", "model=llama-tiny", "temperature=1", "claims=[prefixes]", f"out={tmp_path}"]
+    assert main(words) == 3
+    printed = capsys.readouterr().err
+    assert "1 of 2 texts have a single token, so first tokens are tested, but no prefixes of two" in printed
+    assert "between first tokens would not have been detected with probability .95" in printed
+    assert "Of theirs, prefixes of two tokens were not tested." in printed
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,18 @@ def test_every_drafter_was_found_sound_on_a_trained_pair():
 
 
 @pytest.mark.results
+@pytest.mark.parametrize(
+    ("name", "pair"),
+    [("matrix", "the tiny random pair"), ("matrix-llama-tiny", "llama-tiny"), ("drafters-llama-tiny", "llama-tiny")],
+)
+def test_a_page_names_the_counts_of_its_power(name, pair):
+    stored = tree(f"audit/{name}.json")
+    text = page(stored["lines"], stored["seconds"], pair)
+    assert (RESULTS / f"audit/{name}.md").read_text() == text
+    assert f"between {'prefixes of two' if name == 'matrix' else 'first'} tokens would have been detected" in text
+
+
+@pytest.mark.results
 def test_the_matrix_takes_less_than_half_an_hour():
     matrix = tree("audit/matrix.json")
     assert matrix["seconds"] < 1800
@@ -129,7 +141,7 @@ def test_where_no_rule_is_able_each_has_its_reason():
 def test_lines_with_too_few_samples_are_audited_again_and_others_are_kept(tmp_path):
     """With missing=on and without drafters=; processes of a real call."""
     samplings = [batch[:3] for batch in combinations("", ["sure"])]
-    line = {"verdict": "sound", "claims": 3, "found_tv": 0.07}
+    line = {"verdict": "sound", "claims": 3, "found_tv": 0.07, "view": "prefixes of two tokens"}
     lines = [
         {"drafter": name, "temperature": T, "warper": warper, "rule": "sure", **line} for name, T, warper in samplings
     ]
