@@ -194,7 +194,11 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         num_draft=run.num_draft[0] if given.has("num_draft") else min_num_draft(settings, TRAINED_DRAFT),
         budget=budget,
         batch_size=run.batch_size or 64,
-        vocab_size=len(pair_info.tokenizer),
+        vocab_size=min(
+            pair_info.num_ids(config.vocab_size)
+            for role, config in pair_info.configs.items()
+            if role == "target" or draft_tokenizer is None
+        ),
         **_common_options(run, parts),
     )
     return BuiltAudit(subject, sweeps, run, markers, parts.drafters)

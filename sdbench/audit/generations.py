@@ -46,9 +46,10 @@ def audit_file(given: AuditCommand) -> AuditReport:
     metadata = pair.find(run.model, device=run.device, dtype=run.dtype)
     pair_info = PairInfo.read(metadata)
     tokenizer, removed = pair_info.tokenizer, pair_info.stop_ids["target"] if is_end_removed else None
-    prompts, which, texts = ids_of(file, lines, tokenizer, removed)
+    num_ids = pair_info.num_ids(pair_info.configs["target"].vocab_size)
+    prompts, which, texts = ids_of(file, lines, tokenizer, num_ids, removed)
     loaded = pair.load(metadata)
-    source = Forwards({"target": loaded.target}, prompts, len(tokenizer))
+    source = Forwards({"target": loaded.target}, prompts, num_ids)
     sampling = Sampling(run.temperature, run.top_k, run.top_p)
     claimed = ClaimedLaw(source, sampling, None, has_draft=False, is_exact=False, excluded=removed or ())
     width = min(MAX_TOKENS, max(map(len, texts)))
@@ -100,7 +101,11 @@ def read_lines(file: str) -> list[tuple[int, dict[str, Any]]]:
 
 
 def ids_of(
-    file: str, lines: Sequence[tuple[int, dict[str, Any]]], tokenizer: Any, removed: Sequence[int] | None = None
+    file: str,
+    lines: Sequence[tuple[int, dict[str, Any]]],
+    tokenizer: Any,
+    num_ids: int,
+    removed: Sequence[int] | None = None,
 ) -> tuple[list[list[int]], list[int], list[list[int]]]:
     """Return distinct prompts, each line's prompt index and new ids; raise ConfigError for ids that cannot be there.
 
@@ -112,11 +117,11 @@ def ids_of(
     for number, row in lines:
         prompt = row["prompt"] if isinstance(row["prompt"], list) else list(tokenizer(row["prompt"])["input_ids"])
         new = row["tokens"] if "tokens" in row else encode(row["completion"], add_special_tokens=False)
-        wrong = [token for token in [*prompt, *new] if not isinstance(token, int) or not 0 <= token < len(tokenizer)]
+        wrong = [token for token in [*prompt, *new] if not isinstance(token, int) or not 0 <= token < num_ids]
         at = f"generations={show(file)}: line {number}"
         if wrong:
             raise ConfigError(
-                f"{at} has the token {show(wrong[0])}, but this model's ids go from 0 to {len(tokenizer) - 1}: "
+                f"{at} has the token {show(wrong[0])}, but this model's ids go from 0 to {num_ids - 1}: "
                 "its tokenizer differs"
             )
         if not prompt:

@@ -99,6 +99,11 @@ class PairInfo:
 
         return next(filter(None, (why_limited(c) for c in self.configs.values() if longest_text(c) == self.limit)), "")
 
+    def num_ids(self, num_rows: int) -> int:
+        """Return how many ids a model whose head has this many rows may emit; rows above the tokenizer's highest id are padding."""
+        highest = max(self.tokenizer.get_vocab().values(), default=len(self.tokenizer) - 1)  # ids may have gaps
+        return min(highest + 1, num_rows)
+
     def ids(self, prompt: Prompt) -> list[int]:
         """Tokenize a prompt as the model reads it: text with the tokenizer's special tokens, turns through the chat template,
         which leaves a last turn of the assistant open.

@@ -182,8 +182,7 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
     if pair.target.device.type == "cpu":
         engine.hook = MemoryGuard()
     head: Any = pair.target.get_output_embeddings()
-    highest = max(tokenizer.get_vocab().values(), default=len(tokenizer) - 1)  # ids may have gaps
-    used = min(highest + 1, int(head.weight.shape[0]))  # the other rows of the matrix are padding
+    used = pair_info.num_ids(int(head.weight.shape[0]))
     engine.vocab_size = min(engine.vocab_size or used, used)
     stops = engine.target.stop_ids
     if stops and min(stops) >= engine.vocab_size:
