@@ -102,23 +102,29 @@ class AcceptanceEvidence:
     variance: float = 0.0
     samples: int = 0
     most: int = 1  # drafts that a sample can keep
+    most_rough: float = 0.0  # by how much its distribution may be off
 
-    def add_kept(self, is_kept: NDArray[np.bool_], chance: Floats) -> None:
-        """Add drafts [N], kept or not, each with its probability [N]."""
+    def add_kept(self, is_kept: NDArray[np.bool_], chance: Floats, rough: float = 0.0) -> None:
+        """Add drafts [N], kept or not, each with its probability [N], which may be off by `rough`."""
         chance = np.clip(chance, 0.0, 1.0)
-        self.add_counts(is_kept.astype(np.int64), np.stack((1 - chance, chance), 1))
+        self.add_counts(is_kept.astype(np.int64), np.stack((1 - chance, chance), 1), rough)
 
-    def add_counts(self, kept: NDArray[np.int64], law: Floats) -> None:
-        """Add numbers [N] of drafts kept, each with its distribution [N,K+1]."""
-        each = np.arange(law.shape[1])
-        self.most = max(self.most, law.shape[1] - 1)
+    def add_counts(self, kept: NDArray[np.int64], law: Floats, rough: float = 0.0) -> None:
+        """Add numbers [N] of drafts kept, each with its distribution [N,K+1], from probabilities that may be off by `rough`."""
+        each, most = np.arange(law.shape[1]), law.shape[1] - 1
+        rough *= most  # the TV of the number that K drafts add up to
+        self.most, self.most_rough = max(self.most, most), max(self.most_rough, rough)
         for index, tilt in enumerate(TILTS):
-            self.log_ratio[index] += float((tilt * kept - np.log((law * np.exp(tilt * each)).sum(1))).sum())
-        if (law[np.arange(len(kept)), kept] <= 0).any():
+            weights = np.exp(tilt * each)
+            # No distribution within this TV gives the weights a larger mean, so divided by it they stay an e-value under each of
+            # them. A rule that keeps all of a million drafts, as it claims, then adds no evidence.
+            largest = np.minimum((law * weights).sum(1) + rough * np.ptp(weights), weights.max())
+            self.log_ratio[index] += float((tilt * kept - np.log(largest)).sum())
+        if not rough and (law[np.arange(len(kept)), kept] <= 0).any():
             self.log_ratio[:] = np.inf
         mean = (law * each).sum(1)
         self.total, self.expected = self.total + float(kept.sum()), self.expected + float(mean.sum())
-        self.variance += float(((law * each**2).sum(1) - mean**2).sum())
+        self.variance += float(np.maximum((law * each**2).sum(1) - mean**2, rough).sum())
         self.samples += len(kept)
 
     def log_e(self) -> float:
@@ -135,7 +141,7 @@ class AcceptanceEvidence:
         if not self.variance:  # all is certain: a single draft that should not be kept refutes the claim
             return 0.0 if self.samples else float("inf")
         deviations = np.sqrt(2 * (log_wanted + np.log(len(TILTS)))) + 1.645
-        return float(deviations * np.sqrt(self.variance) / self.samples)
+        return self.most_rough + float(deviations * np.sqrt(self.variance) / self.samples)
 
 
 def log_mean(log_values: Sequence[float]) -> float:

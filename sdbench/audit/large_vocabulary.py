@@ -16,7 +16,7 @@ from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import Tokenwise
 
 MAX_FIRST_TOKENS = 16  # the second token is tested only after these
-ROUGH = 1e-4  # mass spread over all tokens where rounding may move the cut of top-k or top-p
+ROUGH = 1e-4  # mass spread over all tokens where rounding may move the cut of top-k or top-p, and change what is kept
 
 
 def smooth(law: Tensor, is_exact: bool) -> Tensor:
@@ -147,9 +147,8 @@ class EmittedTest(PitTest):
             self.add_tokens(smooth(law, self.claimed.is_exact)[rows], other[rows], tokens[rows])
         if self.acceptance is not None:
             rows = is_token & (origins != ORIGINS.index("bonus"))
-            rough = 0.0 if self.claimed.is_exact else ROUGH
-            chance = kept.sum(-1)[rows].double().clamp(rough, 1 - rough)
-            self.acceptance.add_kept((origins == 0)[rows].numpy(), chance.numpy())
+            chance, rough = kept.sum(-1)[rows].double(), 0.0 if self.claimed.is_exact else ROUGH
+            self.acceptance.add_kept((origins == 0)[rows].numpy(), chance.numpy(), rough)
 
 
 @dataclass
@@ -179,8 +178,8 @@ class JudgedTest(PitTest):
         claimed = outcomes(self.rule, evidence, ids, before, state)
         rows, kept = torch.arange(len(before)), rounds.accepted
         if self.acceptance is not None:
-            law = claimed.accepted.double().clamp_min(ROUGH if not self.is_exact else 0)
-            self.acceptance.add_counts(kept.numpy(), (law / law.sum(1, keepdim=True)).numpy())
+            law, rough = claimed.accepted.double().clamp_min(0), 0.0 if self.is_exact else ROUGH
+            self.acceptance.add_counts(kept.numpy(), (law / law.sum(1, keepdim=True)).numpy(), rough)
         has_next = rounds.emitted > kept
         token = texts.tokens[rounds.text, (begin + kept).clamp_max(texts.tokens.shape[1] - 1)]
         law = smooth(claimed.following[rows, kept].double(), self.is_exact)

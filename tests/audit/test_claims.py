@@ -1,5 +1,6 @@
 """The pieces of the audit: e-values keep their promise, enumerations agree with the rules, other engines are read."""
 
+import itertools
 import json
 import math
 import subprocess
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from sdbench.audit import pairs, transformers_backend
@@ -19,6 +21,7 @@ from sdbench.audit.command import AuditOptions
 from sdbench.audit.evidence import AcceptanceEvidence, CountEvidence, least_tv
 from sdbench.audit.laws import DraftedBlocks, TextLaws
 from sdbench.audit.outcomes import UnknownLawError, outcomes, why_unknown
+from sdbench.audit.plan import threshold
 from sdbench.audit.source import Forwards, Sampling, Tables, evidence_of
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.cli import main as front_door
@@ -55,6 +58,39 @@ def test_coins_have_the_mean_one_whatever_came_before():
         one.add_kept(np.array(kept), np.array([0.3]))
         coins.append(math.exp(one.log_e()))
     assert abs(0.3 * coins[0] + 0.7 * coins[1] - 1) < 1e-12
+
+
+@pytest.mark.parametrize(
+    "law", [[0.0, 1.0], [1.0, 0.0], [0.0003, 0.9997], [0.3, 0.7], [0.0, 0.0, 1.0], [0.2, 0.5, 0.3]]
+)
+def test_probabilities_that_may_be_off_leave_e_values(law):
+    """Under every distribution that is off by no more: here those with mass moved from one number to another."""
+    claimed, rough = np.array(law), 1e-3
+    tilted = []
+    for kept in range(len(law)):
+        counts = AcceptanceEvidence()
+        counts.add_counts(np.array([kept]), claimed[None], rough)
+        tilted.append(np.exp(counts.log_ratio))
+    for source, there in itertools.permutations(range(len(law)), 2):
+        moved = min(rough * (len(law) - 1), claimed[source])
+        actual = claimed.copy()
+        actual[[source, there]] += [-moved, moved]
+        assert (actual @ np.stack(tilted) <= 1 + 1e-12).all()
+
+
+@pytest.mark.parametrize("most", [1, 3])
+def test_a_rule_that_keeps_every_draft_as_it_claims_adds_no_evidence(most):
+    """Of a million where probabilities are known to 1e-4 only; if one in a hundred is rejected, that is found."""
+
+    def log_e(kept: NDArray[np.int64]) -> float:
+        counts, law = AcceptanceEvidence(), np.zeros((len(kept), most + 1))
+        law[:, -1] = 1
+        counts.add_counts(kept, law, 1e-4)
+        assert 0 < counts.least(10.0) < 0.01
+        return counts.log_e()
+
+    assert log_e(np.full(1_000_000, most)) < 1e-6
+    assert log_e(np.where(np.arange(10_000) % 100, most, 0)) > threshold(20)
 
 
 def test_what_a_law_excludes_is_infinite_evidence():
