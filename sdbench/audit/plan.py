@@ -6,6 +6,7 @@ After each part every claim is tested; a setting with a refuted claim gets no mo
 import traceback
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass, field
+from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -23,7 +24,17 @@ from sdbench.audit.texts import DrawTexts, SampledTexts
 
 SIZES = (500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000, 32000, 48000, 64000)  # texts of a prompt
 FALLBACK = 2000  # texts of a prompt where no test states its power in advance
-PARTS = (250, 250, 500, 1000, 2000, 4000, 8000, 16000, 32000)  # texts of a prompt and setting at each look
+PARTS = (
+    250,
+    250,
+    500,
+    1000,
+    2000,
+    4000,
+    8000,
+    16000,
+    32000,
+)  # texts of a prompt and setting at each look; then the last again
 MIN_TRAINED = 1000  # texts of a prompt of a trained pair, for enough drafted tokens
 
 
@@ -91,7 +102,7 @@ def sample(
     """Draw until the horizon, or until every setting is refuted; return all results, and how many texts were drawn."""
     num_tests = options.num_subjects * sum(len(setting.tests) for setting in settings)
     drawn = total = 0
-    for look, part in enumerate(PARTS):
+    for look, part in enumerate(chain(PARTS, repeat(PARTS[-1]))):
         count = min(part, horizon - drawn)
         active = [setting for setting in settings if not setting.is_refuted(threshold(num_tests))]
         if count <= 0 or not active:

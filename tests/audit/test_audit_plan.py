@@ -135,6 +135,18 @@ def test_audits_of_one_run_share_its_family_wise_error():
     assert [verdict(1), verdict(5)] == ["violated", "sound"]
 
 
+def test_as_many_texts_are_drawn_as_are_requested():
+    drawn: list[int] = []
+
+    def draw(which: Any, count: int, look: int) -> list[Any]:
+        drawn.append(count)
+        return [(TextBatch.of([0], [[1]], 1), None)]
+
+    tests: Any = [Fixed(0)]
+    sample(["rule"], [RuleTests(0, tests)], AuditOptions(), horizon=200_000, draw=draw)
+    assert sum(drawn) == 200_000
+
+
 def test_each_drafter_of_a_run_is_an_audit_of_it(monkeypatch):
     seen: list[int] = []
 
