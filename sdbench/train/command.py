@@ -14,7 +14,7 @@ from sdbench.subcommand import Compose, Exit, Subcommand
 from sdbench.train.failed_files import FailedFileError
 from sdbench.train.options import OPTIONS, RECIPES, help_of, parse_recipe
 from sdbench.train.recipes import TrainingRecipe
-from sdbench.words import parse_words
+from sdbench.words import key_of, parse_words
 
 HELP = """\
 sdbench.train: train a head, a judge, a gate, a draft or a drafter for a pair and a task.
@@ -73,8 +73,7 @@ def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
     from sdbench.prepare.trained import class_name, target_name
     from sdbench.train.setup import TrainingSetup, run_of
 
-    if not any(word.startswith(("temperature=", "decode=")) for word in words):
-        words.append(f"temperature={0 if recipe.is_greedy else 1}")
+    words = with_temperature(words, recipe)
     run = run_of(words, recipe, compose)
     model = run.model.name if recipe.needs_draft else target_name(run)
     names = {"MODEL": model, "TASK": run.task.name, "LOSS": getattr(recipe, "loss", "")}
@@ -87,6 +86,13 @@ def _train(name: str, argv: Sequence[str], compose: Compose) -> None:
         setup = TrainingSetup.make(run, words, recipe, reward=options.get("reward"))
         import_object(recipe.trainer)(setup, recipe, out)()
     print(out)
+
+
+def with_temperature(words: Sequence[str], recipe: TrainingRecipe) -> list[str]:
+    """Return the words with the training's usual temperature, unless they set one or name an experiment, which has its own."""
+    if {"temperature", "decode", "experiment"} & set(map(key_of, words)):
+        return list(words)
+    return [*words, f"temperature={0 if recipe.is_greedy else 1}"]
 
 
 def parse(name: str, argv: Sequence[str]) -> tuple[TrainingRecipe, dict[str, str], list[str]]:

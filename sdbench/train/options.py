@@ -46,7 +46,9 @@ def help_of(kind: str) -> str:
         default = f"[{','.join(f.default)}]" if isinstance(f.default, tuple) else show(f.default)
         lines.append((f"{name}=", f.metadata["help"], default))
     default = (
-        "the temperature is 0" if make.is_greedy else "texts are sampled, at temperature 1 unless another is given"
+        "the temperature is 0"
+        if make.is_greedy
+        else "texts are sampled, at temperature 1 unless another, or an experiment, is given"
     )
     return "\n".join(
         (

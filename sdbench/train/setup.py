@@ -12,6 +12,7 @@ from sdbench.subcommand import Compose
 from sdbench.train.recipes import TrainingRecipe
 from sdbench.train.recorder import Recorder, Recording
 from sdbench.types import Metric
+from sdbench.words import key_of
 
 if TYPE_CHECKING:
     from sdbench.engines.native.decode import Decoder
@@ -36,7 +37,7 @@ FIXED |= dict.fromkeys(("verifier", "w"), "a training sets the rule itself")
 def refuse_options(words: Sequence[str], recipe: TrainingRecipe) -> None:
     """Raise ConfigError for an option that a run reads and a training would ignore."""
     for word in words:
-        name = word.partition("=")[0].lstrip("+")
+        name = key_of(word)
         group = name.partition(".")[0]
         why = FIXED.get(name) or FIXED.get(group)
         if why:

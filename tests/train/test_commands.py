@@ -8,8 +8,11 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from sdbench import embedded
+from sdbench.cli import compose_run
 from sdbench.cli import main as front_door
-from sdbench.train.command import lock
+from sdbench.train.command import lock, with_temperature
+from sdbench.train.options import RECIPES
+from sdbench.train.setup import run_of
 from tests.train.trainings import PAIR
 
 
@@ -99,6 +102,24 @@ def test_a_checkpoint_that_is_quantised_is_no_start(tmp_path, capsys, monkeypatc
     assert (
         f"{STARTS} target's weights, and the checkpoint of model.target has quantised ones" in capsys.readouterr().err
     )
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "temperature"),
+    [
+        ("gate", [], 1),
+        ("judge", [], 0),
+        *(("gate", [word], 0.7) for word in ("temperature=0.7", "++temperature=0.7")),
+        ("gate", ["decode=low"], 0.1),
+        ("gate", ["experiment=real-xsum"], 0),
+        ("gate", ["experiment=real-wmt-sampled"], 1),
+        ("gate", ["experiment=real-xsum", "temperature=0.5"], 0.5),
+    ],
+)
+def test_a_training_decodes_at_the_temperature_that_its_words_or_their_experiment_set(kind, words, temperature):
+    recipe = RECIPES[kind]()
+    pair = [] if words and words[0].startswith("experiment") else PAIR
+    assert run_of(with_temperature([*pair, *words], recipe), recipe, compose_run).temperature == temperature
 
 
 @pytest.mark.parametrize("words", [["drafter=mtp", *PAIR], [*PAIR, "drafter=mtp"]])
