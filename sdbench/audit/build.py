@@ -1,6 +1,6 @@
 """Build the subject of an audit from a command line: a trained pair composed as in a run, or the tiny random pair."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,6 +10,8 @@ from sdbench.audit.laws import MAX_TEXTS
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
 from sdbench.config import ConfigError, RuleSweep, Run
+from sdbench.engines.native.kind import Native
+from sdbench.engines.protocol import kind_of
 from sdbench.prepare.heads import heads_of
 from sdbench.prepare.heads import with_labels as labels_of
 from sdbench.prepare.refuse import (
@@ -67,6 +69,10 @@ def run_of(given: AuditCommand) -> Run:
 def build(given: AuditCommand) -> BuiltAudit:
     """Check everything, and load the models."""
     run = run_of(given)
+    if not isinstance(kind_of(run), Native):
+        raise ConfigError(
+            f"an audit decodes with engine=native, got engine={run.engine.name}; give another engine's texts as generations=FILE"
+        )
     if len(run.num_draft) > 1:
         raise ConfigError("an audit takes one num_draft: run the command once for each")
     parts = build_parts(run)
@@ -166,7 +172,8 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
     from sdbench.prepare.task import build_task
 
     is_embedded = run.model.target.startswith("embedded:") and run.dtype == "auto" and run.device in ("auto", "cpu")
-    metadata = pair.find(run.model, device=run.device, dtype="float64" if is_embedded else run.dtype)
+    is_exact = is_embedded and not run.model.packed  # in float64, which packed weights cannot be in
+    metadata = pair.find(run.model, device=run.device, dtype="float64" if is_exact else run.dtype)
     pair_info = PairInfo.read(metadata)
 
     def markers(text: str) -> Sequence[int]:
@@ -183,6 +190,8 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
     small = replace(run, n=run.n if is_counted else CANDIDATES, max_new_tokens=budget)
     prompts = list(Prompts.make(build_task(small), pair_info, small).ids.values())
     loaded = pair.load(metadata)
+    if run.model.packed:
+        refuse_unpacked(loaded.models.values())
     settings = settings_of(given, sweeps, markers)
     subject = Subject(
         settings,
@@ -194,6 +203,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         num_draft=run.num_draft[0] if given.has("num_draft") else min_num_draft(settings, TRAINED_DRAFT),
         budget=budget,
         batch_size=run.batch_size or 64,
+        packed=bool(run.model.packed),
         vocab_size=min(
             pair_info.num_ids(config.vocab_size)
             for role, config in pair_info.configs.items()
@@ -202,6 +212,17 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
         **_common_options(run, parts),
     )
     return BuiltAudit(subject, sweeps, run, markers, parts.drafters)
+
+
+def refuse_unpacked(models: Iterable[Any]) -> None:
+    """Raise ConfigError for a model whose weights cannot be packed."""
+    from sdbench.lm.packed import refuse_unpackable
+
+    try:
+        for model in models:
+            refuse_unpackable(model)
+    except ValueError as error:
+        raise ConfigError(str(error)) from None
 
 
 def least_certain(model: Any, prompts: Sequence[Sequence[int]], count: int) -> list[list[int]]:

@@ -11,6 +11,35 @@ CLAIMS = ("law", "losslessness", "q", "acceptance", "prefixes", "pit", "knob", "
 OPTIONS = ("backend", "mode", "generations", "end", "replay", "samples", "tv", "claims", "out")
 BACKENDS = ("sdbench", "transformers")
 ENDS = ("emitted", "removed")
+# Options that an audit would ignore, by what is audited, with the end of the sentence that refuses each.
+NO_RUN = dict.fromkeys(("force", "margin", "tracker", "report", "timing", "shard"), "it belongs to runs")
+NO_RUN |= dict.fromkeys(("results", "name"), "use out=")
+REFUSED: Mapping[str, Mapping[str, str]] = {
+    "trained pair": NO_RUN,
+    "random pair": NO_RUN
+    | dict.fromkeys(
+        ("task", "n", "batch_size", "device", "dtype", "experiment"),
+        "without model= a random pair is audited, with prompts of its own: give model= too",
+    ),
+    "generations": NO_RUN
+    | dict.fromkeys(
+        (
+            *("backend", "engine", "verifier", "w", "drafter", "num_draft", "max_new_tokens", "n", "task", "batch_size"),
+            *("samples", "seed"),
+        ),
+        "the texts of generations= exist already",
+    )
+    | {"model.packed": "no engine reads the texts of generations="},
+    "transformers": NO_RUN
+    | dict.fromkeys(
+        ("model", "engine", "verifier", "w", "drafter", "num_draft", "max_new_tokens", "experiment", "method"),
+        "backend=transformers builds its own pair and rule: give mode= only",
+    )
+    | dict.fromkeys(
+        ("n", "task", "batch_size", "device", "dtype"),
+        "backend=transformers has a prompt of its own and takes one text at a time",
+    ),
+}
 HELP = """\
 sdbench.audit: test whether a rule, a drafter or an engine emits the distribution it claims, with known power.
 
@@ -82,7 +111,22 @@ def parse_audit(argv: Sequence[str], compose: Compose) -> AuditCommand:
         raise ConfigError(f"end cannot be {show(values['end'])} (choices: {', '.join(ENDS)})")
     if "end" in values and "generations" not in values:
         raise ConfigError("end= is an option of generations=FILE: give both")
-    return AuditCommand(tuple(argv), values, _options_of(values), configuration, compose)
+    given = AuditCommand(tuple(argv), values, _options_of(values), configuration, compose)
+    refuse_ignored(given)
+    return given
+
+
+def refuse_ignored(given: AuditCommand) -> None:
+    """Raise ConfigError for an option that this audit would ignore."""
+    if "generations" in given.values:
+        refused = REFUSED["generations"]
+    elif given.values.get("backend") == "transformers":
+        refused = REFUSED["transformers"]
+    else:
+        refused = REFUSED["trained pair" if given.has("model") else "random pair"]
+    for key in [*given.values, *given.keys]:
+        if why := refused.get(key) or refused.get(key.partition(".")[0]):
+            raise ConfigError(f"{key}= is not an option of this audit; {why}")
 
 
 def _is_option(word: str) -> bool:

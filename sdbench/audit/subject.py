@@ -50,6 +50,7 @@ class Subject:
     seed: int = 0
     vocab_size: int | None = None
     draft_tokenizer: Any = None  # where the draft has another than the target
+    packed: bool = False
     engine: Engine = field(init=False)
     helper: Any = field(init=False)  # the drafter, built
 
@@ -60,7 +61,7 @@ class Subject:
     def make_engine(self, **options: Any) -> Engine:
         """Return a new engine of this pair."""
         parts = self.target, self.draft, self.tokenizer, self.vocab_size
-        return Engine(*parts, draft_tokenizer=self.draft_tokenizer, **options)
+        return Engine(*parts, draft_tokenizer=self.draft_tokenizer, packed=self.packed, **options)
 
     def build_drafter(self, sampling: Sampling | None = None) -> Any:
         """Return a new drafter, or the object that was given."""

@@ -90,8 +90,6 @@ def audit_generate(given: AuditCommand) -> AuditReport:
     if name not in MODES:
         raise ConfigError(f"mode cannot be {name} {nearest(name, MODES)}")
     run = run_of(given)
-    if given.has("model") or given.has("verifier") or given.has("drafter"):
-        raise ConfigError("backend=transformers builds its own pair and rule: give mode= only")
     options = given.options if "tv" in given.values else replace(given.options, tv=TV)
     sampling = Sampling(run.temperature, run.top_k, run.top_p)
     return audit(build_mode(name), sampling, options, seed=run.seed)

@@ -6,9 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
+from sdbench.audit.build import build
+from sdbench.audit.command import parse_audit
 from sdbench.audit.report import ExactCheck
+from sdbench.cli import compose_run
 from sdbench.cli import main as front_door
+from sdbench.config import ConfigError
 
 ROOT = Path(__file__).parents[2]
 STRANGERS = '''
@@ -79,6 +84,7 @@ def test_help_brings_no_torch():
         (["backend=vllm"], "backend cannot be vllm (choices: sdbench, transformers)"),
         (["mode=assistant"], "mode= is an option of backend=transformers: give both"),
         (["backend=transformers", "mode=nope"], "mode cannot be nope"),
+        (["engine=http", "engine.url=http://localhost:1"], "an audit decodes with engine=native, got engine=http; give"),
         (["claims=[law,nope]"], "claims cannot hold nope"),
         (["samples=many"], "samples must be a number, got many"),
         (["tv=0"], "tv must be a number above 0 and at most 1, got 0"),
@@ -116,6 +122,39 @@ def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
     assert (code, out) == (2, "")
     assert sentence in err
     assert "Traceback" not in err
+
+
+FILE = ["generations=theirs.jsonl", "model=llama-tiny"]
+
+
+@pytest.mark.parametrize(
+    ("audited", "words", "why"),
+    [
+        ([], ["timing.examples=3", "report=off", "shard=1/2"], "it belongs to runs"),
+        (["model=llama-tiny"], ["results=there", "name=x"], "use out="),
+        ([], ["task=wmt-tiny", "dtype=float32", "experiment=tiny"], "without model= a random pair is audited"),
+        (["backend=transformers"], ["model=llama-tiny", "w=0.5", "num_draft=2"], "backend=transformers builds its own"),
+        (["backend=transformers"], ["n=3", "++dtype=float32"], "backend=transformers has a prompt of its own"),
+        (FILE, ["verifier=exact", "samples=9", "backend=sdbench", "task.n=3"], "the texts of generations= exist already"),
+        (FILE, ["model.packed=true"], "no engine reads the texts of generations="),
+    ],
+)
+def test_an_option_that_an_audit_would_ignore_is_one_sentence(capsys, audited, words, why):
+    for word in words:
+        code, out, err = run_main(capsys, *audited, word)
+        assert (code, out) == (2, "")
+        assert f"{word.partition('=')[0].lstrip('+')}= is not an option of this audit; {why}" in err
+        assert err.count("\n") == 1
+
+
+@pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of PyTorch cannot pack weights")
+def test_packed_weights_are_audited_packed():
+    words = ["model=llama-tiny", "model.packed=true", "verifier=exact"]
+    subject = build(parse_audit(words, compose_run)).subject
+    assert subject.engine.packed
+    assert subject.target.dtype == torch.float32
+    with pytest.raises(ConfigError, match="packed weights must be bfloat16, float16 or float32, got float64"):
+        build(parse_audit([*words, "dtype=float64"], compose_run))
 
 
 @pytest.mark.parametrize(
