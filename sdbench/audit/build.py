@@ -75,6 +75,8 @@ def build(given: AuditCommand) -> BuiltAudit:
         )
     if len(run.num_draft) > 1:
         raise ConfigError("an audit takes one num_draft: run the command once for each")
+    if run.max_new_tokens == 1:
+        raise ConfigError("max_new_tokens must be at least 2: the last token of a text is never drafted")
     parts = build_parts(run)
     refuse_broken_limits(run, parts)
     refuse_drafter_options(run, parts)

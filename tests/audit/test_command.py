@@ -96,6 +96,7 @@ def test_help_brings_no_torch():
             "what can be tested is claims=[q,invariance,greedy,counters]",
         ),
         (["max_new_tokens=40"], "4^40 texts are too many to enumerate"),
+        (["max_new_tokens=1", "drafter=lookup"], "max_new_tokens must be at least 2: the last token of a text is never drafted"),
         (
             ["model=llama-tiny", "claims=[law]"],
             "1024^8 texts are too many to enumerate; test the distribution by claims=[prefixes,pit]",
