@@ -9,7 +9,7 @@ from sdbench.words import key_of
 
 CLAIMS = ("law", "losslessness", "q", "acceptance", "prefixes", "pit", "knob", "invariance", "greedy", "counters")
 OPTIONS = ("backend", "mode", "generations", "end", "replay", "samples", "tv", "claims", "out")
-BACKENDS = ("sdbench", "transformers")
+BACKENDS: Mapping[str, float] = {"sdbench": 0.05, "transformers": 0.15}  # with the TV to be detected by default
 ENDS = ("emitted", "removed")
 # Options that an audit would ignore, by what is audited, with the end of the sentence that refuses each.
 NO_RUN = dict.fromkeys(("force", "margin", "tracker", "report", "timing", "shard"), "it belongs to runs")
@@ -24,7 +24,18 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     "generations": NO_RUN
     | dict.fromkeys(
         (
-            *("backend", "engine", "verifier", "w", "drafter", "num_draft", "max_new_tokens", "n", "task", "batch_size"),
+            *(
+                "backend",
+                "engine",
+                "verifier",
+                "w",
+                "drafter",
+                "num_draft",
+                "max_new_tokens",
+                "n",
+                "task",
+                "batch_size",
+            ),
             *("samples", "seed"),
         ),
         "the texts of generations= exist already",
@@ -58,7 +69,8 @@ Options of the audit; it also takes those of python -m sdbench --help
                   independent samples of one distribution, several for each prompt
   end=emitted     the tokens of a file hold the end token that the engine emitted (default for tokens), or
   end=removed     they do not (always so for completions)
-  tv=X            the total variation to be detected with probability .95                                       (0.05)
+  tv=X            the total variation to be detected with probability .95  (0.05; with backend=transformers, whose generate
+                  takes one text at a time, 0.15)
   samples=N       the most texts of a prompt and setting (default: as many as tv needs)
   claims=[A,B]    of law, losslessness, q, acceptance, prefixes, pit, knob, invariance, greedy, counters         (all)
   out=DIR         where audit.json and replay files are written                     (results/audit-runs/NAME-DIGEST)
@@ -102,7 +114,7 @@ class AuditCommand:
 def parse_audit(argv: Sequence[str], compose: Compose) -> AuditCommand:
     values = {key_of(word): word.partition("=")[2] for word in argv if _is_option(word)}
     configuration = tuple(word for word in argv if not _is_option(word))
-    backend = values.get("backend", BACKENDS[0])
+    backend = values.get("backend", "sdbench")
     if backend not in BACKENDS:
         raise ConfigError(f"backend cannot be {show(backend)} (choices: {', '.join(BACKENDS)})")
     if "mode" in values and backend != "transformers":
@@ -139,7 +151,8 @@ def _options_of(values: Mapping[str, str]) -> AuditOptions:
         if claim not in CLAIMS:
             raise ConfigError(f"claims cannot hold {show(claim)} {nearest(claim, CLAIMS)}")
     samples = int(_number(values, "samples", 0, 1, 10**9)) if "samples" in values else None
-    return AuditOptions(_number(values, "tv", 0.05, 0, 1), samples, claims)
+    tv = BACKENDS[values.get("backend", "sdbench")]
+    return AuditOptions(_number(values, "tv", tv, 0, 1), samples, claims)
 
 
 def _number(values: Mapping[str, str], key: str, default: float, low: float, high: float) -> float:

@@ -53,7 +53,8 @@ def run_audit(given: AuditCommand) -> int:
         "command": shlex.join(["python", "-m", "sdbench.audit", *given.argv]),
         "environment": environment(report.device),
     }
-    tree = {"verdict": report.verdict, "rows": [asdict(row) for row in report.rows], "texts": report.texts}
+    tree = {"verdict": report.verdict, "tv": given.options.tv, "texts": report.texts}
+    tree |= {"rows": [asdict(row) for row in report.rows]}
     write_json(folder / "audit.json", {**tree, "seconds": report.seconds, "provenance": provenance})
     print_table(report)
     for row in report.rows:

@@ -2,7 +2,7 @@
 
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ from sdbench.verify import Ensemble, Exact
 MODES = ("assistant", "ensemble", "universal", "lookup", "early_exit")
 BUDGET, NUM_DRAFT, WEIGHT = 5, 3, 0.5
 WIDE, NARROW = 300, 290  # ids of the two tokenizers of mode=universal
-TV, MIN_TEXTS = 0.15, 100  # the default TV to be detected: generate takes one text at a time
+MIN_TEXTS = 100
 
 
 @dataclass
@@ -90,9 +90,8 @@ def audit_generate(given: AuditCommand) -> AuditReport:
     if name not in MODES:
         raise ConfigError(f"mode cannot be {name} {nearest(name, MODES)}")
     run = run_of(given)
-    options = given.options if "tv" in given.values else replace(given.options, tv=TV)
     sampling = Sampling(run.temperature, run.top_k, run.top_p)
-    return audit(build_mode(name), sampling, options, seed=run.seed)
+    return audit(build_mode(name), sampling, given.options, seed=run.seed)
 
 
 def audit(mode: GenerateMode, sampling: Sampling, options: AuditOptions, *, seed: int = 0) -> AuditReport:

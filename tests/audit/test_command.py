@@ -84,7 +84,10 @@ def test_help_brings_no_torch():
         (["backend=vllm"], "backend cannot be vllm (choices: sdbench, transformers)"),
         (["mode=assistant"], "mode= is an option of backend=transformers: give both"),
         (["backend=transformers", "mode=nope"], "mode cannot be nope"),
-        (["engine=http", "engine.url=http://localhost:1"], "an audit decodes with engine=native, got engine=http; give"),
+        (
+            ["engine=http", "engine.url=http://localhost:1"],
+            "an audit decodes with engine=native, got engine=http; give",
+        ),
         (["claims=[law,nope]"], "claims cannot hold nope"),
         (["samples=many"], "samples must be a number, got many"),
         (["tv=0"], "tv must be a number above 0 and at most 1, got 0"),
@@ -96,7 +99,10 @@ def test_help_brings_no_torch():
             "what can be tested is claims=[q,invariance,greedy,counters]",
         ),
         (["max_new_tokens=40"], "4^40 texts are too many to enumerate"),
-        (["max_new_tokens=1", "drafter=lookup"], "max_new_tokens must be at least 2: the last token of a text is never drafted"),
+        (
+            ["max_new_tokens=1", "drafter=lookup"],
+            "max_new_tokens must be at least 2: the last token of a text is never drafted",
+        ),
         (
             ["model=llama-tiny", "claims=[law]"],
             "1024^8 texts are too many to enumerate; test the distribution by claims=[prefixes,pit]",
@@ -136,7 +142,11 @@ FILE = ["generations=theirs.jsonl", "model=llama-tiny"]
         ([], ["task=wmt-tiny", "dtype=float32", "experiment=tiny"], "without model= a random pair is audited"),
         (["backend=transformers"], ["model=llama-tiny", "w=0.5", "num_draft=2"], "backend=transformers builds its own"),
         (["backend=transformers"], ["n=3", "++dtype=float32"], "backend=transformers has a prompt of its own"),
-        (FILE, ["verifier=exact", "samples=9", "backend=sdbench", "task.n=3"], "the texts of generations= exist already"),
+        (
+            FILE,
+            ["verifier=exact", "samples=9", "backend=sdbench", "task.n=3"],
+            "the texts of generations= exist already",
+        ),
         (FILE, ["model.packed=true"], "no engine reads the texts of generations="),
     ],
 )
@@ -198,8 +208,13 @@ def test_too_few_samples_is_a_verdict_of_its_own(tmp_path, capsys):
     assert out.startswith("too few: 1 claims tested")
     assert out.count("\n") == 1
     tree = json.loads((tmp_path / "audit.json").read_text())
-    assert tree["verdict"] == "too few"
+    assert (tree["verdict"], tree["tv"]) == ("too few", 0.05)
     assert tree["provenance"]["environment"]["versions"]["torch"]
+
+
+def test_the_default_power_is_that_of_the_backend():
+    assert [parse_audit(words, compose_run).options.tv for words in ([], ["backend=transformers"])] == [0.05, 0.15]
+    assert parse_audit(["backend=transformers", "tv=0.3"], compose_run).options.tv == 0.3
 
 
 def test_another_temperature_is_another_folder(tmp_path, monkeypatch, capsys):
