@@ -128,7 +128,7 @@ class StatesTraining(MeasuredTrainer[AnyStatesRecipe]):
             for k, log_q, log_p in self.log_laws(group, self.num_positions):
                 shared = float(torch.minimum(log_p, log_q).exp().sum())
                 sums[k] += torch.tensor([shared, len(log_p)], dtype=torch.float64)
-        return (sums[:, 0] / sums[:, 1].clamp_min(1)).tolist()
+        return [shared / count for shared, count in sums.tolist() if count]
 
     def save(self) -> None:
         """Write the weights in the target's precision."""

@@ -37,7 +37,7 @@ class MeasuredTrainer(Trainer[AnyDistillationRecipe]):
 
     @abstractmethod
     def agreement_over(self, texts: Sequence[Text]) -> list[float]:
-        """Return the mean of Σ min(p, q) over these texts, for each position that is drafted."""
+        """Return the mean of Σ min(p, q) over these texts, for each drafted position that some text is long enough for."""
 
     @property
     def training_keys(self) -> list[str]:

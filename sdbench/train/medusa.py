@@ -30,7 +30,7 @@ class MedusaTraining(StatesTraining[MedusaRecipe]):
             with torch.no_grad():
                 log_laws = self.log_law(states)
             first = max(len(prompt) - 2, 0)  # the state after which the first round begins
-            for k in range(depth):
+            for k in range(min(depth, len(states) - 2 - first)):  # a short text has no place for later heads
                 weights = {name: x[k : k + 1] for name, x in self.weights.items()}
                 hidden = guess(weights, states[first : len(states) - 2 - k].float(), 1)
                 yield k, self.log_law(hidden[:, 0].to(states.dtype)), log_laws[first + k + 1 : len(states) - 1]

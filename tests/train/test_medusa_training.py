@@ -33,6 +33,30 @@ def test_heads_agree_with_the_target_on_held_out_prompts(trained):
     assert list(card["checkpoints"]) == ["target"], "the draft of the pair does not matter"
 
 
+def test_short_texts_have_places_for_the_first_heads_only():
+    """Of the answers [1, 2, 6], head k has a place at each token but the last k."""
+    depth, width, prompt = 5, 4, [0, 0, 0]
+    answers = [[0] * count for count in (1, 2, 6)]
+    training = SimpleNamespace(
+        states=lambda texts: [torch.zeros(len(prompt) + len(answer), width) for _, answer in texts],
+        log_law=lambda states: states.log_softmax(-1),
+        weights={"weight": torch.zeros(depth, width, width), "bias": torch.zeros(depth, width)},
+    )
+    places = Counter()
+    texts = [(prompt, answer) for answer in answers]
+    for k, log_q, log_p in MedusaTraining.log_laws(training, texts, depth):  # pyright: ignore[reportArgumentType]
+        assert len(log_q) == len(log_p) > 0
+        places[k] += len(log_p)
+    assert places == {0: 9, 1: 6, 2: 4, 3: 3, 4: 2}
+
+
+@pytest.mark.slow
+def test_a_training_on_answers_of_two_tokens_reports_the_heads_that_they_have_a_place_for(tmp_path):
+    words = [*PAIR, *(word for word in WORDS if "max_new" not in word), "max_new_tokens=2", "model.draft=null"]
+    assert main(["train", "medusa", *words, f"out={tmp_path / 'heads'}"]) == 0
+    assert len(json.loads((tmp_path / "heads" / CARD).read_text())["agreement"]) == 2
+
+
 @pytest.mark.slow
 def test_a_run_drafts_with_them_and_is_lossless(trained, tmp_path, capsys):
     words = [
