@@ -11,18 +11,24 @@ CLAIMS = ("law", "losslessness", "q", "acceptance", "prefixes", "pit", "knob", "
 OPTIONS = ("backend", "mode", "generations", "end", "replay", "samples", "tv", "claims", "out")
 BACKENDS: Mapping[str, float] = {"sdbench": 0.05, "transformers": 0.15}  # with the TV to be detected by default
 ENDS = ("emitted", "removed")
+
+
+def all_refused(keys: Sequence[str], why: str) -> dict[str, str]:
+    return dict.fromkeys(keys, why)
+
+
 # Options that an audit would ignore, by what is audited, with the end of the sentence that refuses each.
-NO_RUN = dict.fromkeys(("force", "margin", "tracker", "report", "timing", "shard"), "it belongs to runs")
-NO_RUN |= dict.fromkeys(("results", "name"), "use out=")
+NO_RUN = all_refused(("force", "margin", "tracker", "report", "timing", "shard"), "it belongs to runs")
+NO_RUN |= all_refused(("results", "name"), "use out=")
 REFUSED: Mapping[str, Mapping[str, str]] = {
     "trained pair": NO_RUN,
     "random pair": NO_RUN
-    | dict.fromkeys(
+    | all_refused(
         ("task", "n", "batch_size", "device", "dtype", "experiment"),
         "without model= a random pair is audited, with prompts of its own: give model= too",
     ),
     "generations": NO_RUN
-    | dict.fromkeys(
+    | all_refused(
         (
             *(
                 "backend",
@@ -42,11 +48,11 @@ REFUSED: Mapping[str, Mapping[str, str]] = {
     )
     | {"model.packed": "no engine reads the texts of generations="},
     "transformers": NO_RUN
-    | dict.fromkeys(
+    | all_refused(
         ("model", "engine", "verifier", "w", "drafter", "num_draft", "max_new_tokens", "experiment", "method"),
         "backend=transformers builds its own pair and rule: give mode= only",
     )
-    | dict.fromkeys(
+    | all_refused(
         ("n", "task", "batch_size", "device", "dtype"),
         "backend=transformers has a prompt of its own and takes one text at a time",
     ),
