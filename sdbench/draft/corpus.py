@@ -89,7 +89,7 @@ class IndexedCorpus:
         first = wanted[: self.depth]
         where = self._search(first, 0, len(self.order))
         agreed = max((self._agreement(index, first) for index in (where - 1, where)), default=0)
-        if agreed < shortest:
+        if agreed < min(shortest, self.depth):
             return [], 0
         low, high = self._around(first[:agreed], where)
         positions = self.order[low:high]
@@ -100,6 +100,8 @@ class IndexedCorpus:
             if not len(agreeing):
                 break
             positions, agreed = agreeing, agreed + 1
+        if agreed < shortest:
+            return [], 0
         return positions[:: -(-len(positions) // most)].tolist(), agreed
 
     def _before(self, position: int, count: int) -> list[int]:

@@ -48,10 +48,11 @@ def test_the_index_finds_what_a_plain_search_finds(tokens, ending, shortest, mos
 @given(
     st.lists(st.sampled_from([0, 0, 0, BREAK, BIG]), min_size=60, max_size=80),
     st.lists(st.sampled_from([0, 0, 0, BIG]), min_size=5, max_size=12),
+    st.sampled_from([1, 5, 6, 7, 8]),  # also more tokens than are sorted by
     st.integers(1, 4),
 )
-def test_what_agrees_longest_is_found_among_more_occurrences_than_are_taken(tokens, ending, most):
-    check_occurrences(tokens, ending, 1, most)
+def test_what_agrees_longest_is_found_among_more_occurrences_than_are_taken(tokens, ending, shortest, most):
+    check_occurrences(tokens, ending, shortest, most)
 
 
 def check_occurrences(tokens: list[int], ending: list[int], shortest: int, most: int) -> None:
