@@ -70,7 +70,7 @@ def middle(tree: dict[str, Any], widths: Widths) -> Any:
 
 def works(rule: Any, temperature: float) -> bool:
     limits = getattr(rule, "limits", Limits())
-    options: dict[str, Any] = {"temperature": temperature, "num_draft": NUM_DRAFT}
+    options: dict[str, Any] = {"temperature": temperature, "num_draft": NUM_DRAFT, "calls_sure": False}
     return limits.broken_by("", has_draft_model=True, has_logits=True, **options) is None
 
 

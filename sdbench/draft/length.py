@@ -41,6 +41,7 @@ class VariableLength:
         self.version = f"{getattr(drafter, 'version', '')} {policy.version}"
         self.facts, self.has_logits = getattr(drafter, "facts", {}), bool(getattr(drafter, "has_logits", True))
         self.draws_draft_law = bool(getattr(drafter, "draws_draft_law", False))
+        self.calls_sure = policy.calls_sure or bool(getattr(drafter, "calls_sure", False))
         self.reads_history = policy.reads_history or bool(getattr(drafter, "reads_history", False))
         self.rounds_at = torch.zeros(PERCENT + 1, dtype=torch.long, device=device)  # by the fitted threshold
 

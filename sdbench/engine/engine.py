@@ -176,7 +176,8 @@ def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) 
     """Raise ValueError if a rule or a drafter declares that it cannot do this."""
     has_model = "draft" in needs_of(drafter, DRAFTER_NEEDS)
     has_logits = has_model and getattr(drafter, "has_logits", True)
-    setting: Any = {"temperature": warp.temperature, "num_draft": num_draft}
+    calls_sure = bool(getattr(drafter, "calls_sure", False))
+    setting: Any = {"temperature": warp.temperature, "num_draft": num_draft, "calls_sure": calls_sure}
     for part in (rule, *([drafter] if num_draft else [])):
         limits = getattr(part, "limits", None) or Limits()
         sentence = limits.broken_by(type(part).__name__, has_draft_model=has_model, has_logits=has_logits, **setting)

@@ -48,7 +48,7 @@ class Limits:
         num_draft: int,
         has_draft_model: bool,
         has_logits: bool,
-        calls_sure: bool = True,
+        calls_sure: bool,
         drafter: str = "this drafter",
     ) -> str | None:
         """Return the sentence for the first limit that a setting violates, or None. `name` as in "verifier=typical"."""

@@ -12,6 +12,7 @@ import yaml
 
 from sdbench.config.sweep import flat
 from sdbench.prepare.rules import rule_of
+from sdbench.types import Limits
 from sdbench.verify import Head
 from sdbench.verify.head import SHIP
 
@@ -78,3 +79,12 @@ def _named(tree: dict[str, Any]) -> Named:
     heads = {key: HEADS[KIND_OF_FOLDER[says["trained"]]] for key, says in knobs.items() if "trained" in says}
     options, knobs = options | heads, {key: says for key, says in knobs.items() if key not in heads}
     return Named(tree["name"], getattr(import_module(module), name), options, knobs)
+
+
+def middle_rules(temperature: float, num_draft: int, *, calls_sure: bool = False) -> list[Any]:
+    """Every rule at the middle of its knobs that can judge the drafts of a model at this temperature."""
+    rules = [named.make(**named.settings()[len(named.settings()) // 2]) for named in parts("verifier")]
+    setting: Any = {"temperature": temperature, "num_draft": num_draft, "calls_sure": calls_sure}
+    limits = [getattr(rule, "limits", None) or Limits() for rule in rules]
+    broken = [each.broken_by("it", has_draft_model=True, has_logits=True, **setting) for each in limits]
+    return [rule for rule, sentence in zip(rules, broken, strict=True) if sentence is None]

@@ -13,9 +13,9 @@ from scipy.stats import chisquare
 
 import sdbench
 from sdbench.draft import BaseDrafter, ModelDrafter
-from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, Limits, needs_of
-from sdbench.verify import Diversed, Ensemble, Exact, Head
-from tests.contracts.parts import Named, parts
+from sdbench.types import DRAFTER_NEEDS, DraftBlock, DraftSetup, needs_of
+from sdbench.verify import Diversed, Ensemble, Exact, Head, Sure
+from tests.contracts.parts import Named, middle_rules, parts
 from tests.draft.heads import write_gate, write_heads
 from tests.draft.proofs import (
     NEW,
@@ -108,9 +108,11 @@ READS_STATES = Diversed(
 def test_every_rule_judges_every_drafter(models, named, temperature):
     engine, drafter = engine_and_drafter(models, named, temperature=temperature)
     options = {**OPTIONS, "engine": engine, "drafter": drafter, "temperature": temperature}
-    rules = [rule.make(**rule.settings()[len(rule.settings()) // 2]) for rule in parts("verifier")]
-    refused = "zero" if temperature else "above_zero"
-    rules = [rule for rule in rules if getattr(rule, "limits", Limits()).temperature != refused]
+    calls_sure = bool(getattr(drafter, "calls_sure", False))
+    rules = middle_rules(temperature, OPTIONS["num_draft"], calls_sure=calls_sure)
+    if not calls_sure:
+        with pytest.raises(ValueError, match="Sure keeps what a drafter is sure of, and this drafter is never sure"):
+            sdbench.generate(None, None, PROMPTS[1:3], [Sure(Exact())], **options)
     if "draft" in needs_of(drafter, DRAFTER_NEEDS) and getattr(drafter, "has_logits", True):
         rules.append(READS_STATES)
     else:

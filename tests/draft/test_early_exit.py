@@ -15,7 +15,7 @@ from sdbench.lm.layers import decoder_layers
 from sdbench.lm.model import LM
 from sdbench.types import DraftSetup
 from sdbench.verify import Exact
-from tests.contracts.parts import parts
+from tests.contracts.parts import middle_rules
 from tests.draft import proofs
 from tests.draft.proofs import LAYERS, NEW, OPTIONS
 from tests.engine.models import PROMPTS, by_family
@@ -200,9 +200,7 @@ def test_layers_are_found_in_their_order(family):
 
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_every_rule_judges_these_drafts(target, temperature):
-    rules = [named.make(**named.settings()[len(named.settings()) // 2]) for named in parts("verifier")]
-    wanted = "zero" if temperature else "above_zero"
-    rules = [rule for rule in rules if getattr(rule, "limits", None) is None or rule.limits.temperature != wanted]
+    rules = middle_rules(temperature, OPTIONS["num_draft"])
     decoded = decode(target, 2, rules, temperature=temperature, batch_size=16)
     for rule, g in ((rules[g.verifier], g) for g in decoded):
         assert len(g.tokens) == NEW, rule

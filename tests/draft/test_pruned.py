@@ -18,7 +18,7 @@ from sdbench.lm.model import LM
 from sdbench.lm.pruned import PrunedLM, angular_distances, sample_texts
 from sdbench.probs import Warp
 from sdbench.records import Store
-from tests.contracts.parts import parts
+from tests.contracts.parts import middle_rules
 from tests.draft import proofs
 from tests.draft.proofs import EXACT, LAYERS, NEW, OPTIONS
 from tests.engine.models import PROMPTS, by_family, tiny
@@ -191,9 +191,7 @@ def test_the_records_name_the_layers(target, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("temperature", [1.0, 0.0])
 def test_every_rule_judges_these_drafts(target, temperature):
-    rules = [named.make(**named.settings()[len(named.settings()) // 2]) for named in parts("verifier")]
-    wanted = "zero" if temperature else "above_zero"
-    rules = [rule for rule in rules if getattr(rule, "limits", None) is None or rule.limits.temperature != wanted]
+    rules = middle_rules(temperature, OPTIONS["num_draft"])
     decoded = decode(target, 2, rules, temperature=temperature, batch_size=16)
     for rule, g in ((rules[g.verifier], g) for g in decoded):
         assert len(g.tokens) == NEW, rule
