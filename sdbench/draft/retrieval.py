@@ -22,7 +22,7 @@ class RetrievalDrafter(SuffixDrafter):
     drafts like `SuffixDrafter`. Nothing is kept per row.
     """
 
-    version: ClassVar[str] = "2"
+    version: ClassVar[str] = "3"
     needs: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
 
     def __init__(self, corpus: IndexedCorpus, warp: Warp, vocab_size: int, *options: Any) -> None:

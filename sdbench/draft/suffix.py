@@ -29,7 +29,7 @@ class SuffixDrafter(TextDrafter):
     the requests.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
 
     def __init__(self, warp: Warp, vocab_size: int, shortest: int, longest: int, factor: float, least: float) -> None:
         super().__init__(shortest, longest)
@@ -107,10 +107,15 @@ class SuffixDrafter(TextDrafter):
             counts = Counter(token for token in following.values() if 0 <= token < self.vocab_size)
             if not counts or max(counts.values()) < self.least * counts.total():
                 break
-            token = max(counts, key=counts.__getitem__) if self.warp.is_greedy else draw_token(counts, uniforms[slot])
+            token = likeliest(counts) if self.warp.is_greedy else draw_token(counts, uniforms[slot])
             block.append((token, counts))
             positions = [position for position, after in following.items() if after == token]
         return block
+
+
+def likeliest(counts: Counter[int]) -> int:
+    """Return the token with the highest count: of equal ones the lowest id, as `argmax` of their law does."""
+    return min(counts, key=lambda token: (-counts[token], token))
 
 
 def draw_token(counts: Counter[int], u: float) -> int:

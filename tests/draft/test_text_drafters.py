@@ -91,6 +91,14 @@ def test_a_block_is_as_long_as_the_agreement_allows():
     assert suffix(least=0.2).draw_block(spread, 5, [0.5] * 5) == []
 
 
+def test_of_equal_counts_the_lowest_id_is_drafted_at_temperature_0():
+    """As `argmax` of their distribution has it: a rule that reads this distribution then keeps the draft at w = 0."""
+    drafter = suffix(temperature=0.0)
+    block = drafter.draw_block(TextIndex(1, [1, 3, 1, 4, 1]), 2, [0.5] * 2)
+    assert [token for token, _ in block] == [3, 1], "4 follows the later occurrence"
+    assert drafter._law_of([block], 2, torch.device("cpu")).argmax(-1).tolist() == [[3, 1]]
+
+
 @given(st.dictionaries(st.integers(0, 9), st.integers(1, 5), min_size=1), st.floats(0, 1, exclude_max=True))
 def test_a_token_is_drawn_as_from_the_dense_distribution(counts, u):
     law = torch.zeros(1, 10, dtype=torch.float64)
