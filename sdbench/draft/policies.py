@@ -182,13 +182,15 @@ POLICIES: Mapping[str, type[LengthPolicy]] = {
 
 
 def policy_of(name: str, options: Mapping[str, Any]) -> LengthPolicy:
-    """Return the policy of this name with its options, given as `drafter.length_…`."""
+    """Return the policy of this name with its options, given as `drafter.length_…`; None is the default."""
     if name not in POLICIES:
         raise ValueError(f"length={name} is not a length policy {nearest(str(name), sorted(POLICIES))}")
-    kind, arguments = POLICIES[name], {key.removeprefix("length_"): value for key, value in options.items()}
+    kind = POLICIES[name]
+    arguments = {key.removeprefix("length_"): value for key, value in options.items() if value is not None}
     unread = sorted(arguments.keys() - signature(kind).parameters.keys())
     if unread:
-        raise ValueError(f"length_{unread[0]} is not an option of length={name}: remove it")
+        where = "or set it to null where the drafter's file has it"
+        raise ValueError(f"length_{unread[0]} is not an option of length={name}: remove it, {where}")
     return kind(**arguments)
 
 

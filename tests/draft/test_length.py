@@ -170,12 +170,21 @@ def test_the_audit_sees_a_token_that_was_drawn_and_dropped(kind, verdict):
         (["drafter.length=value", "drafter.length_price=no"], r"length_price must be in \(0, 1\], got "),
         (["drafter.length=heuristic", "num_draft=[1,4]"], "length=heuristic takes a num_draft of at least 2, got num_draft=1"),
         (["drafter.length_price=0.1"], "length_price is not an option of length=constant: remove it"),
+        (["drafter=gate", "drafter.length=value"], "length_threshold is not an option of length=value: .* set it to null"),
     ],
 )  # fmt: skip
 def test_options_that_cannot_be_are_refused_before_weights(words, sentence):
     run = compose_run(words)
     with pytest.raises(ConfigError, match=sentence):
         refuse_drafter_options(run, build_parts(run))
+
+
+@pytest.mark.parametrize(
+    "words", [["drafter.length=confidence"], ["drafter.length=value", "drafter.length_threshold=null"]]
+)
+def test_options_of_a_drafters_file_that_are_null_are_those_of_no_policy(words):
+    run = compose_run(["drafter=gate", *words])  # its file has length_head: null
+    refuse_drafter_options(run, build_parts(run))
 
 
 def test_constant_is_as_if_nothing_were_given():
