@@ -19,8 +19,9 @@ SLICE = 1 << 18  # elements of laws that a rule processes at a time, at least on
 class Tokenwise(Rule, ABC):
     """Accept the drafted x with probability a(x), else draw from r: emits out = q·a + (1 − Σ q·a)·r, known without sampling.
 
-    A subclass defines `accept` and `replace`. They are not called for missing drafts, which count as rejected with r = p. Knobs
-    are numbers, tensors [B] where rows differ, or [B,K] where `settle` computes them from the evidence.
+    A subclass defines `accept` and `replace`. They are called on all slots; what they return past the `lengths` of a row is
+    ignored, and they must not raise there: a missing draft counts as rejected with r = p. Knobs are numbers, tensors [B] where
+    rows differ, or [B,K] where `settle` computes them from the evidence.
     """
 
     draws_if_greedy: ClassVar[bool] = True  # one-hot laws in the sampled formula may draw

@@ -158,6 +158,21 @@ def test_an_empty_draft_is_the_target_and_a_full_block_ends_in_its_bonus(named: 
 
 
 @by_rule
+def test_what_lies_past_the_draft_of_a_row_changes_nothing(named: Named):
+    """Rules are called there too, also where q is 0 everywhere."""
+    p, q = laws(16, seed=15)
+    tokens = torch.randint(0, V, (16, K), generator=torch.Generator().manual_seed(16))
+    u = torch.rand(16, K + 1, generator=torch.Generator().manual_seed(17), dtype=torch.float64)
+    lengths = torch.arange(16) % (K + 1)
+    without_mass = torch.where((torch.arange(K) < lengths[:, None])[..., None], q, 0)
+    for setting in named.settings():
+        rule = named.make(**setting)
+        a, b = (rule(evidence_of(p, law, tokens, lengths), u, fresh_state(rule, 16)) for law in (q, without_mass))
+        assert torch.equal(a.accepted, b.accepted)
+        assert torch.equal(a.next_token, b.next_token)
+
+
+@by_rule
 @pytest.mark.parametrize("batch", [1, 3, 32])
 def test_rows_are_judged_by_themselves_and_with_their_own_knobs(named: Named, batch: int):
     """A stacked rule gives each row what its own rule gives it alone."""
