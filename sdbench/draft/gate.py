@@ -97,7 +97,7 @@ def law_of(block: DraftBlock, num_ids: int) -> Tensor:
     """Return the laws [B,K,V] that a block's tokens were drawn from; at temperature 0 un-tempered where the drafter has them."""
     if is_ids(block.q) and block.logits is not None:
         return block.logits.softmax(-1)
-    return dense(block.q, num_ids)
+    return dense(clamp_nan_ids(block.q, num_ids) if is_ids(block.q) else block.q, num_ids)
 
 
 def _log(x: Tensor) -> Tensor:

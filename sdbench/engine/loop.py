@@ -20,7 +20,7 @@ from sdbench.engine.prefill import Prefixes
 from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.model import LM, concatenate_states
-from sdbench.probs import Warp, clamp_nan_ids, has_nan_law
+from sdbench.probs import Warp, clamp_nan_ids, has_nan_law, is_ids
 from sdbench.types import (
     DRAFTER_NEEDS,
     DraftBlock,
@@ -201,7 +201,7 @@ class BatchRun:
         if warp.is_greedy:
             ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), clamp_nan_ids(p, self.num_ids)
         extra = dict(zip(wanted, more, strict=True))
-        q = valid[:, 1:] if draft.q is draft.tokens else draft.q
+        q = draft.q.clamp(0, self.num_ids - 1) if is_ids(draft.q) else draft.q
         draft = replace(draft, tokens=valid[:, 1:], q=q)
         states = extra.get("target_hidden"), extra.get("layer_hidden")
         evidence = Evidence(p, draft, warp.is_greedy, extra.get("raw"), *states)

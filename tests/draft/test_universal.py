@@ -14,6 +14,7 @@ from sdbench.draft.text_index import count_common
 from sdbench.lm.load import find, load_model, load_tokenizer
 from sdbench.prepare.pair import folder_of
 from sdbench.verify import Ensemble, Exact
+from tests.draft.heads import write_gate
 from tests.draft.test_intersection import TEXTS, VOCAB, decode, permuted_pair
 from tests.draft.toys import word_tokenizer
 from tests.engine.models import tiny
@@ -60,6 +61,21 @@ def test_a_smaller_vocabulary_keeps_the_targets_text():
         target, None, TEXTS, [Exact()], drafter=NoDraft(), temperature=0.0, max_new_tokens=10, stop_ids=()
     )
     assert [greedy[n, 0][0] for n in range(len(TEXTS))] == [g.tokens for g in alone]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("length", ["constant", "confidence", "gate"])
+def test_nan_logits_of_the_draft_are_named_also_where_its_blocks_are_cut(length, temperature, tmp_path):
+    draft = tiny("llama", layers=1, seed=5)
+    draft.get_output_embeddings().weight.data[7] = torch.nan
+    words = word_tokenizer(VOCAB)
+    engine = sdbench.Engine(tiny("llama"), draft, words, draft_tokenizer=words)
+    options = {"length": length, **({"length_head": write_gate(tmp_path)} if length == "gate" else {})}
+    drafter = engine.drafter("universal", engine.warp(temperature), options)
+    with pytest.raises(ValueError, match="the draft model's logits are NaN"):
+        sdbench.generate(
+            None, None, TEXTS, [Exact()], temperature=temperature, drafter=drafter, engine=engine, max_new_tokens=4
+        )
 
 
 @pytest.mark.slow
