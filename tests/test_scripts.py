@@ -117,6 +117,14 @@ def test_without_a_python_that_is_new_enough_it_is_one_sentence(project, script)
     assert refused.stderr.count("\n") == 1
 
 
+def test_the_harnesses_are_installed_once(project):
+    for _ in range(2):
+        done = bash(project / "scripts/parity", cwd=project)
+        assert done.returncode == 0, done.stderr
+    assert len(calls_of(project)) == 3
+    assert all(call.startswith("-m pip --python .venv-parity/bin/python install -q") for call in calls_of(project))
+
+
 def test_test_asks_for_format_lint_types_and_tests_in_this_order(project):
     for name in ("ruff", "pyright"):
         tool = project / ".venv/bin" / name
