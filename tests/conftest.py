@@ -94,3 +94,19 @@ def uninstall(monkeypatch) -> Callable[[str], None]:
         monkeypatch.setattr(sys, "meta_path", [Absent(package), *sys.meta_path])
 
     return remove
+
+
+@pytest.fixture(scope="session")
+def one_nursery(tmp_path_factory):
+    from nursery import Nursery
+
+    running = Nursery(tmp_path_factory.mktemp("nursery") / "said")
+    yield running
+    running.close()
+
+
+@pytest.fixture
+def nursery(one_nursery):
+    """Whole commands in forks of one process, with parts written often; what they say is the test's own."""
+    one_nursery.said.write_text("")
+    return one_nursery

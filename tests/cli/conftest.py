@@ -78,19 +78,3 @@ def no_drawing(worked_out):
     from sdbench.report.build import Report
 
     return Report(worked_out.home / "report.html", (), ())
-
-
-@pytest.fixture(scope="session")
-def one_nursery(tmp_path_factory):
-    from nursery import Nursery
-
-    running = Nursery(tmp_path_factory.mktemp("nursery") / "said")
-    yield running
-    running.close()
-
-
-@pytest.fixture
-def nursery(one_nursery):
-    """Whole commands in forks of one process, with parts written often; what they say is the test's own."""
-    one_nursery.said.write_text("")
-    return one_nursery

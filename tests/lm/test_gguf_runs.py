@@ -2,8 +2,6 @@
 
 import os
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
@@ -17,17 +15,16 @@ from sdbench.lm import gguf as room
 
 pytest.importorskip("gguf")
 from gguf_files import write
+from nursery import is_running
 
 from tests.records.equality import RESUMED, assert_same_records
 
 DTYPES = ("float32", "bfloat16")
-# A part of the records every few milliseconds, so that a kill comes between two of them.
-COMMAND = """
-import sys
-import sdbench.passes.scoring
-from sdbench.cli import main
-sdbench.passes.scoring.EVERY_S = 0.01
-sys.exit(main(sys.argv[1:]))
+# What a process in the nursery does first.
+USE_CACHE = """
+from pathlib import Path
+import sdbench.lm.digests, sdbench.lm.gguf
+sdbench.lm.gguf.CACHE, sdbench.lm.digests.CACHE = Path({cache!r}), Path({cache!r}, "hashes")
 """
 
 PAIR = Path(str(embedded.__file__)).parent / "llama-tiny"
@@ -79,23 +76,22 @@ def test_prefetch_names_the_dtype_of_its_copies(words, dtypes, device, pair, tmp
 
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
-def test_a_killed_run_in_two_dtypes_goes_on_and_a_report_has_both(pair, tmp_path, monkeypatch):
+def test_a_killed_run_in_two_dtypes_goes_on_and_a_report_has_both(pair, nursery, tmp_path, monkeypatch):
     def words(name: str, dtype: str) -> list[str]:
         options = ["n=8", "w=0.5", "max_new_tokens=32", "batch_size=1", "timing=off", "report=off"]
         return [*pair, *options, f"dtype={dtype}", f"results={tmp_path}/{name}"]
 
-    env = os.environ | {"HF_HOME": str(tmp_path / "home"), "OMP_NUM_THREADS": "1"}
-    monkeypatch.setattr(room, "CACHE", tmp_path / "home/sdbench/gguf")  # that of the processes below
-    monkeypatch.setattr("sdbench.lm.digests.CACHE", tmp_path / "home/sdbench/gguf/hashes")
+    cache = tmp_path / "cache"
+    monkeypatch.setattr(room, "CACHE", cache)
+    monkeypatch.setattr("sdbench.lm.digests.CACHE", cache / "hashes")
     killed, calm = (tmp_path / name / "files-gsm8k-tiny" for name in ("killed", "calm"))
     for number, dtype in enumerate(DTYPES):
-        command = [sys.executable, "-c", COMMAND, *words("killed", dtype)]
         parts = len(parts_of(killed))
-        process = subprocess.Popen(command, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        while len(parts_of(killed)) < parts + 2 and process.poll() is None:
+        pid = nursery.start(words("killed", dtype), USE_CACHE.format(cache=str(cache)))
+        while len(parts_of(killed)) < parts + 2 and is_running(pid):
             time.sleep(0.01)
-        process.send_signal(signal.SIGKILL)
-        assert process.wait() == -signal.SIGKILL, "the kill came too late"
+        os.kill(pid, signal.SIGKILL)
+        assert nursery.ended() == -signal.SIGKILL, "the kill came too late"
         held = num_texts(killed)
         assert 32 * number < held < 32 * (number + 1), "the kill came before the first text, or behind the last"
         for wanted in (32 * (number + 1) - held, 0):

@@ -17,7 +17,7 @@ from sdbench.train.distill import LOSSES, Distillation
 from sdbench.train.recipes import LOSS_NAMES
 from sdbench.train.trainer import WARM_UP, WarmAdamW
 from sdbench.types import DraftSetup
-from tests.train.trainings import PAIR, finished, killed
+from tests.train.trainings import PAIR, finished, killed, train
 
 WORDS = ("prompts=4", "max_new_tokens=24", "steps=24")
 
@@ -153,12 +153,12 @@ def test_agreement_is_measured_on_rows_beyond_those_that_are_trained_on(kind, mo
 
 @pytest.mark.long  # test_ensemble.py kills a training in the slow set
 @pytest.mark.parametrize(("kind", "more"), [("draft", ()), ("pruned", ("keep_layers=3",))])
-def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(tmp_path, kind, more):
+def test_a_killed_distillation_ends_in_the_same_weights_in_an_ordinary_folder(nursery, tmp_path, kind, more):
     words = [*WORDS, *more]
-    finished(kind, *words, f"out={tmp_path / 'whole'}")
-    killed(kind, 22, *words, f"out={tmp_path / 'torn'}")
+    finished(nursery, kind, *words, f"out={tmp_path / 'whole'}")
+    killed(nursery, kind, 22, *words, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn").exists()
-    finished(kind, *words, f"out={tmp_path / 'torn'}")
+    finished(nursery, kind, *words, f"out={tmp_path / 'torn'}")
     models = [AutoModelForCausalLM.from_pretrained(tmp_path / name, dtype="auto") for name in ("whole", "torn")]
     assert models[0].dtype == torch.bfloat16
     for a, b in zip(models[0].parameters(), models[1].parameters(), strict=True):
@@ -173,7 +173,7 @@ def test_healing_brings_a_pruned_target_nearer_to_the_whole(tmp_path):
     target = AutoModelForCausalLM.from_pretrained(embedded.path("llama-tiny", "target"), dtype=torch.float32).eval()
     engine = sdbench.Engine(target)
     plain = PrunedDrafter.build(DraftSetup(engine.target, engine.warp(1.0)), 6).model.model
-    finished("pruned", "prompts=8", "steps=24", "keep_layers=6", "max_new_tokens=48", f"out={tmp_path / 'healed'}")
+    train("pruned", "prompts=8", "steps=24", "keep_layers=6", "max_new_tokens=48", f"out={tmp_path / 'healed'}")
     healed = AutoModelForCausalLM.from_pretrained(tmp_path / "healed", dtype=torch.float32)
     assert healed.config.num_hidden_layers == 6
     assert (distillation_of(tmp_path / "healed") or {})["keep_layers"] == 6

@@ -49,19 +49,23 @@ def test_a_text_is_compared_with_the_others_of_its_prompt():
 
 
 @pytest.mark.slow
-def test_a_killed_training_ends_in_the_same_weights(tmp_path):
-    finished("ensemble", *WORDS, f"out={tmp_path / 'whole'}")
-    killed("ensemble", 11, *WORDS, f"out={tmp_path / 'torn'}")
+def test_a_killed_training_ends_in_the_same_weights(nursery, tmp_path):
+    finished(nursery, "ensemble", *WORDS, f"out={tmp_path / 'whole'}")
+    killed(nursery, "ensemble", 11, *WORDS, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn/head.json").exists()
     shutil.copytree(tmp_path / "torn", tmp_path / "short")
-    finished("ensemble", *WORDS, f"out={tmp_path / 'torn'}")
+    finished(nursery, "ensemble", *WORDS, f"out={tmp_path / 'torn'}")
     heads = [Head.load(str(tmp_path / name), "ensemble") for name in ("whole", "torn")]
     for name, tensor in heads[0].weights.items():
         torch.testing.assert_close(heads[1].weights[name], tensor, rtol=0, atol=0)
     curves = [(tmp_path / name / "curve.csv").read_bytes() for name in ("whole", "torn")]
     assert curves[0] == curves[1]
     finished(
-        "ensemble", *(word for word in WORDS if not word.startswith("steps=")), "steps=10", f"out={tmp_path / 'short'}"
+        nursery,
+        "ensemble",
+        *(word for word in WORDS if not word.startswith("steps=")),
+        "steps=10",
+        f"out={tmp_path / 'short'}",
     )
     assert len((tmp_path / "short/curve.csv").read_text().splitlines()) == 11, "steps that the head has not seen"
     card = json.loads((tmp_path / "whole/head.json").read_text())

@@ -128,11 +128,11 @@ def test_a_gate_of_a_drafter_without_a_draft_model_names_the_target_alone(tmp_pa
 
 
 @pytest.mark.long  # test_ensemble.py kills a training in the slow set
-def test_a_killed_training_ends_in_the_same_gate(tmp_path):
+def test_a_killed_training_ends_in_the_same_gate(nursery, tmp_path):
     words = ("prompts=60", "max_new_tokens=32")
-    finished("gate", *words, f"out={tmp_path / 'whole'}")
-    killed("gate", 1, *words, f"out={tmp_path / 'torn'}")
+    finished(nursery, "gate", *words, f"out={tmp_path / 'whole'}")
+    killed(nursery, "gate", 1, *words, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn" / CARD).exists()
-    finished("gate", *words, f"out={tmp_path / 'torn'}")
+    finished(nursery, "gate", *words, f"out={tmp_path / 'torn'}")
     whole, torn = (load_file(tmp_path / name / WEIGHTS) for name in ("whole", "torn"))
     assert all(torch.equal(whole[name], torn[name]) for name in whole)

@@ -72,11 +72,11 @@ def test_auc_is_the_chance_that_a_good_one_scores_above_a_bad_one():
 
 
 @pytest.mark.long
-def test_labels_are_mined_resumably_and_reported(tmp_path):
+def test_labels_are_mined_resumably_and_reported(nursery, tmp_path):
     words = ("prompts=40", "swaps=12")
-    finished("judge", *words, f"out={tmp_path / 'whole'}")
-    killed("judge", 1, *words, f"out={tmp_path / 'part'}")
-    finished("judge", *words, f"out={tmp_path / 'part'}")
+    finished(nursery, "judge", *words, f"out={tmp_path / 'whole'}")
+    killed(nursery, "judge", 1, *words, f"out={tmp_path / 'part'}")
+    finished(nursery, "judge", *words, f"out={tmp_path / 'part'}")
     heads = [Head.load(str(tmp_path / name), "judge") for name in ("whole", "part")]
     for name, tensor in heads[0].weights.items():
         torch.testing.assert_close(heads[1].weights[name], tensor, rtol=0, atol=0)

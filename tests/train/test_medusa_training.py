@@ -108,12 +108,12 @@ def test_more_drafts_than_heads_are_refused(trained, tmp_path, capsys):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("once", [pytest.param(0, marks=pytest.mark.long), 1])
-def test_a_killed_training_ends_in_the_same_heads(once, tmp_path):
+def test_a_killed_training_ends_in_the_same_heads(once, nursery, tmp_path):
     words = [*(word for word in WORDS if not word.startswith("steps=")), "steps=24", f"once={once}"]
-    finished("medusa", *words, f"out={tmp_path / 'whole'}")
-    killed("medusa", 22, *words, f"out={tmp_path / 'torn'}")
+    finished(nursery, "medusa", *words, f"out={tmp_path / 'whole'}")
+    killed(nursery, "medusa", 22, *words, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn" / CARD).exists()
-    finished("medusa", *words, f"out={tmp_path / 'torn'}")
+    finished(nursery, "medusa", *words, f"out={tmp_path / 'torn'}")
     whole, torn = (load_file(tmp_path / name / WEIGHTS) for name in ("whole", "torn"))
     assert all(torch.equal(whole[name], torn[name]) for name in whole)
 

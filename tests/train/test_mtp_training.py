@@ -90,12 +90,12 @@ def test_a_training_starts_from_copies_of_the_targets_weights(kind, tmp_path):
 @pytest.mark.parametrize(
     "kind", ["mtp", *(pytest.param(kind, marks=pytest.mark.long) for kind in ("eagle", "eagle3", "block"))]
 )
-def test_a_layer_agrees_with_the_target_and_a_killed_training_ends_in_the_same(kind, tmp_path):
+def test_a_layer_agrees_with_the_target_and_a_killed_training_ends_in_the_same(kind, nursery, tmp_path):
     words = [*WORDS, "steps=24", *(["passes=2"] if kind != "block" else [])]
-    finished(kind, *words, f"out={tmp_path / 'whole'}")
-    killed(kind, 22, *words, f"out={tmp_path / 'torn'}")
+    finished(nursery, kind, *words, f"out={tmp_path / 'whole'}")
+    killed(nursery, kind, 22, *words, f"out={tmp_path / 'torn'}")
     assert not (tmp_path / "torn" / CARD).exists()
-    finished(kind, *words, f"out={tmp_path / 'torn'}")
+    finished(nursery, kind, *words, f"out={tmp_path / 'torn'}")
     whole, torn = (load_file(tmp_path / name / WEIGHTS) for name in ("whole", "torn"))
     assert all(torch.equal(whole[name], torn[name]) for name in whole)
     card = json.loads((tmp_path / "whole" / CARD).read_text())

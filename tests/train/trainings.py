@@ -4,13 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+from nursery import Nursery
+
 ROOT = Path(__file__).parents[2]
 PAIR = ("model=llama-tiny", "task=gsm8k-tiny")
 
-KILLED = """
-import sys
-sys.path.insert(0, {root!r})
-from sdbench.cli import main as front_door
+DIES = """
 from sdbench.imports import import_object
 from sdbench.train.options import RECIPES
 training = import_object(RECIPES[{kind!r}].trainer)
@@ -19,23 +18,23 @@ def dies(self, n):
     if n == {at}: raise SystemExit(9)
     return step(self, n)
 training.step = dies
-front_door(['train', {kind!r}, *{words!r}])
 """
 
 
 def train(kind, *words):
+    """A process of its own, as a user starts it."""
     command = [sys.executable, "-m", "sdbench.train", kind, *PAIR, *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
-
-
-def finished(kind, *words):
-    done = train(kind, *words)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=ROOT)
     assert done.returncode == 0, done.stderr
-    return done
 
 
-def killed(kind, at, *words):
+def finished(nursery: Nursery, kind, *words):
+    """A training in a fresh process whose libraries are loaded."""
+    nursery.start(["train", kind, *PAIR, *words])
+    assert nursery.ended() == 0, nursery.said.read_text()[-3000:]
+
+
+def killed(nursery: Nursery, kind, at, *words):
     """The same training, dead before its step `at` is done."""
-    code = KILLED.format(root=str(ROOT), kind=kind, at=at, words=[*PAIR, *words])
-    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False, capture_output=True, text=True)
-    assert done.returncode == 9, done.stderr
+    nursery.start(["train", kind, *PAIR, *words], DIES.format(kind=kind, at=at))
+    assert nursery.ended() == 9, nursery.said.read_text()[-3000:]

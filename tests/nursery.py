@@ -2,7 +2,8 @@
 
 Nothing is computed before a fork, so a child is a fresh process whose imports are done. Usage, from a test:
 `Nursery()` starts it; `start(words)` gives the id of a running command, `ended()` waits and gives how it ended;
-`side_by_side(words, 3)` runs three of them at once.
+`side_by_side(words, 3)` runs three of them at once. `before` is Python that such a process runs first, for example to plant a
+fault.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[1]
 NOT_OF_A_RUN = ("sdbench.train", "sdbench.lm_eval", "sdbench.trackers", "sdbench.evaluate_adapter")
 PARTS_EVERY_S = 0.02  # small parts, so that many instants are inside a write
 
@@ -31,10 +33,9 @@ class Nursery:
         self.said = said
         self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=env)
 
-    def start(self, words: list[str]) -> int:
+    def start(self, words: Sequence[str], before: str = "") -> int:
         """The process id of a command."""
-        assert self._process.stdin is not None
-        print(json.dumps([words]), file=self._process.stdin, flush=True)
+        self._request([words], before)
         return self._read()
 
     def ended(self) -> int:
@@ -43,8 +44,7 @@ class Nursery:
 
     def side_by_side(self, words: list[str], count: int) -> list[int]:
         """How `count` of the same command end that run at once."""
-        assert self._process.stdin is not None
-        print(json.dumps([words] * count), file=self._process.stdin, flush=True)
+        self._request([words] * count)
         _ = [self._read() for _ in range(count)]
         return [self._read() for _ in range(count)]
 
@@ -55,6 +55,10 @@ class Nursery:
         for pid in [nursery, *map(int, running)]:
             os.kill(pid, signal.SIGKILL)
         self._process.wait()
+
+    def _request(self, commands: Sequence[Sequence[str]], before: str = "") -> None:
+        assert self._process.stdin is not None
+        print(json.dumps({"commands": commands, "before": before}), file=self._process.stdin, flush=True)
 
     def _read(self) -> int:
         assert self._process.stdout is not None
@@ -82,17 +86,18 @@ def serve(said: str) -> None:
     """The other side: a fork for each command of a line."""
     load()
     for line in sys.stdin:
-        pids = [fork(words, said) for words in json.loads(line)]
+        request = json.loads(line)
+        pids = [fork(words, request["before"], said) for words in request["commands"]]
         print(*pids, sep="\n", flush=True)
         for pid in pids:
             print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), flush=True)
 
 
-def fork(words: list[str], said: str) -> int:
+def fork(words: list[str], before: str, said: str) -> int:
     """The process id of a command."""
     pid = os.fork()
     if pid == 0:
-        run(words, said)
+        run(words, before, said)
     return pid
 
 
@@ -111,14 +116,19 @@ def load() -> None:
     sdbench.passes.scoring.EVERY_S = PARTS_EVERY_S
 
 
-def run(words: list[str], said: str) -> None:
+def run(words: list[str], before: str, said: str) -> None:
     """A command in a fork: it never comes back."""
     from sdbench.cli import main
 
     for path, stream in ((os.devnull, 0), (os.devnull, 1), (said, 2)):
         os.dup2(os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND), stream)
     signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored where the tests run in the background
-    os._exit(main(words))
+    try:
+        exec(before, {})
+        code = main(words)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    os._exit(code)
 
 
 if __name__ == "__main__":
