@@ -214,8 +214,7 @@ class Http:
 
     def setting(self, run: Run, point: Point) -> ServerSetting:
         """Return what a server must be for this cell. A rule that a server cannot be given is a ConfigError."""
-        name = point.cell.verifier
-        url = self._named_url(name)
+        name, url = point.cell.verifier, self._named_url(point.cell.verifier)
         if point.role != "pair":
             return ServerSetting(point.role, url=url)
         if self.plugin:
