@@ -13,7 +13,7 @@ status is 1 if a text has another length or a margin is larger than explained.
 
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ OPTIONS = {
     "packed": "false",
     "out": "results/real",
 }
+WRITTEN_EVERY_S = 30
 AT_ONCE = 512  # positions whose logits are in memory; of the last ones it is measured how far logits move by rounding
 
 
@@ -73,6 +74,22 @@ def compare(engine: Engine, model: Any, prompt: list[int], answer: list[int], wi
     return torch.cat(below), explained_by(moves, float(logits.abs().max()), engine.target.dtype)
 
 
+def progress(wanted: int) -> Callable[[Sequence[int]], bool]:
+    """Return a stop test that stops no text: every 30 seconds it writes how many tokens all texts have."""
+    begun = written = time.perf_counter()
+    tokens = 0
+
+    def count(_: Sequence[int]) -> bool:
+        nonlocal tokens, written
+        tokens += 1
+        if (now := time.perf_counter()) - written > WRITTEN_EVERY_S:
+            written = now
+            print(f"{tokens}/{wanted} tokens in {now - begun:.0f} s", file=sys.stderr, flush=True)
+        return False
+
+    return count
+
+
 def measure(names: list[str], options: dict[str, str]) -> dict[str, Any]:
     """Decode long texts of a target and return what they cost and how they compare."""
     length, tokens, count, num_draft = (int(options[name]) for name in ("prompt", "tokens", "texts", "num_draft"))
@@ -83,6 +100,7 @@ def measure(names: list[str], options: dict[str, str]) -> dict[str, Any]:
     engine = Engine(target, draft, capture="off", packed=options["packed"] == "true")
     begun = time.process_time()
     how: dict[str, Any] = {"num_draft": num_draft, "temperature": 0.0, "max_new_tokens": tokens, "stop_ids": ()}
+    how |= {"measure": False, "should_stop": progress(count * tokens)}
     texts = generate(None, None, prompts, [Exact()], engine=engine, drafter=None if draft else "lookup", **how)
     cpu_s, peak = time.process_time() - begun, peak_memory()
     compared = [

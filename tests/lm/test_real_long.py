@@ -13,8 +13,10 @@ WORDS = ["embedded:llama-tiny/target", "prompt=64", "tokens=96", "texts=2", "num
 
 
 @pytest.mark.slow
-def test_long_texts_are_those_of_one_forward(tmp_path):
+def test_long_texts_are_those_of_one_forward(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(real_long, "WRITTEN_EVERY_S", 0)
     assert real_long.main([*WORDS, f"out={tmp_path}"]) == 0
+    assert "\n192/192 tokens in " in capsys.readouterr().err
     for packed in ("false", "true"):
         assert real_long.main([*WORDS, "embedded:llama-tiny/draft", f"packed={packed}", f"out={tmp_path}"]) == 0
     rows = pd.read_csv(tmp_path / "long.csv")
