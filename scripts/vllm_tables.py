@@ -5,7 +5,7 @@
 
 `samples` is the number of texts per prompt at temperature 1; further ones in the records are counted too.
 Both engines decode each task at each temperature: the target alone, the draft alone, the lossless rule, and the ensemble at five
-w (`greedy=mixture`, for the plug-in has no other at temperature 0). Records stay in `runs`: run it again after an interruption,
+w (`greedy=mixture`, as in the earlier tables). Records stay in `runs`: run it again after an interruption,
 and only what is missing is decoded. `out` gets the files to commit: summary.csv of each run, and comparison.csv with a row for
 each cell and measure: both values, and the difference vLLM − native with its 95 % interval, by example. Where a measure has a
 margin, `is_equivalent` says whether two one-sided tests at 5 % place the difference within it. A server's first token comes from

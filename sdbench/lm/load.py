@@ -56,17 +56,18 @@ class Checkpoint:
         return 0 if self.weights is None else self.weights.stored_bytes
 
     def bytes(self, dtype: str | None, quantization: str | None, device: str) -> float:
-        """Return the bytes of the weights in the memory of a device."""
+        """Return the bytes that a device needs to read the weights: `int8` reads them whole and then quantises."""
         if self.weights is None:
             return 0
-        if quantization:
+        if quantization not in (None, INT8):
             return self.weights.floating * QUANTIZED[quantization][0] + self.weights.quantized_bytes
         return self.weights.bytes(dtype, device)
 
     def description(self, dtype: str | None, quantization: str | None) -> str:
         """Return its name with the number of its weights, and the bytes of those that are stored quantised."""
         weights = self.weights or StoredWeights(0, self.dtype)
-        text = f"{weights.floating / 1e9:.3g} B weights in {quantization or dtype or self.dtype}"
+        kind = quantization if quantization != INT8 else None
+        text = f"{weights.floating / 1e9:.3g} B weights in {kind or dtype or self.dtype}"
         size = weights.quantized_bytes
         return f"{self.id} ({text}{f' and {size / 2**30:.3g} GiB of quantised weights' if size else ''})"
 
@@ -182,7 +183,6 @@ def why_too_large(
     """Return a sentence if there is too little memory, known before any weight is read; None if there is enough or it is unknown.
     `wanted`: (checkpoint, dtype or None for its own, quantization), each `copies` times.
     """
-    wanted = [(checkpoint, dtype, None if kind == INT8 else kind) for checkpoint, dtype, kind in wanted]  # read whole
     need = (
         ROOM * copies * sum(checkpoint.bytes(dtype, quantization, device) for checkpoint, dtype, quantization in wanted)
     )

@@ -8,7 +8,7 @@ from sdbench.config import ConfigError
 
 INT8 = "int8"  # by lm/int8.py: read in full, then quantised
 QUANTIZED = {  # bytes per weight with scales; packages needed
-    INT8: (1.1, []),
+    INT8: (1.1, []),  # once it is read
     "bnb-int8": (1.1, ["bitsandbytes"]),
     "bnb-nf4": (0.6, ["bitsandbytes"]),
     "torchao-int8": (1.1, ["torchao"]),

@@ -160,6 +160,14 @@ def test_packed_weights_count_twice_and_need_a_cpu(tmp_path, capsys, monkeypatch
         metadata(True, "cuda")
 
 
+def test_weights_quantised_after_reading_are_counted_as_they_are_read():
+    def num_bytes(quantization: str | None) -> float:
+        model = Model("llama-tiny", "embedded:llama-tiny/target", quantization=quantization)
+        return pairs.find(model, device="cpu", dtype="float32").bytes_of("target")
+
+    assert num_bytes("int8") == num_bytes(None) > 0
+
+
 def test_weights_that_cannot_be_quantised_here_are_one_sentence(tmp_path, capsys, monkeypatch):
     def without_kernels(*_, **__):  # what transformers raises where torchao lacks the kernels of torchao-int4
         raise RuntimeError("We encountered some issues during automatic conversion of the weights.\nSee above.")
