@@ -10,7 +10,7 @@ from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.text import format_interval
 
-ENGINES = ("llamacpp", "native", "vllm")
+ENGINES = ("llamacpp", "native", "native-packed", "vllm")
 SERVERS = ("llamacpp", "vllm")
 PARTS = ("texts", "audit", "speed")
 LEVELS = (1, 2, 4)  # users of a server
@@ -32,11 +32,12 @@ INTRODUCTION = """\
 
 HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of
 each engine. A dash: not measured, or the engine does not report it. The engines do not compute with the same weights:
-llama.cpp multiplies by the quantised ones of the files, native by the same weights dequantised to bfloat16, vLLM by a folder's
-in bfloat16; so speeds and texts of two engines differ by their weights, too. Texts are compared with those of the target alone
-of the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1 are those of decoding; at 2
-and 4 users, each of whom waits for an answer before the next request, those of all users together, prompts included. A
-server keeps 4 slots, however many users there are.
+llama.cpp multiplies by the quantised ones of the files, native by the same weights dequantised to bfloat16 (native-packed has
+them in oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; so speeds and texts of two engines differ by their
+weights, too. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string. Texts are compared
+with those of the target alone of the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1
+are those of decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those of all users together,
+prompts included. A server keeps 4 slots, however many users there are.
 """
 
 
@@ -96,7 +97,8 @@ def missing_text(table: pd.DataFrame, options: Mapping[str, str]) -> str:
     levels = ", ".join(map(str, LEVELS[:-1])) + f" and {LEVELS[-1]}"
     about = (
         f"Not measured yet: `texts` is lacking where a setting has fewer than {options['n']}, `speed` where one of the columns at "
-        f"{levels} users is empty; of `native`, which is no server, the script times one user alone. A row is measured by\n\n"
+        f"{levels} users is empty; of `native` and `native-packed`, which are no servers, the script times one user alone. "
+        "A row is measured by\n\n"
         f"    python scripts/real_engines.py target=… draft=… data=humaneval.jsonl n={options['n']} engines=ENGINE parts=PART "
         "threads=THREADS\n"
     )

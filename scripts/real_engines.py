@@ -1,13 +1,13 @@
 """Which engine decodes a real pair losslessly as measured, and which is fastest? HumanEval: results/real/engines.{csv,md}.
 
     python scripts/real_engines.py target=TARGET.gguf draft=DRAFT.gguf data=humaneval.jsonl [binary=llama-server] [python=PYTHON]
-                                   [engines=llamacpp,native,vllm] [parts=texts,audit,speed] [lengths=2,4,8,16]
+                                   [engines=llamacpp,native,native-packed,vllm] [parts=texts,audit,speed] [lengths=2,4,8,16]
                                    [p_mins=0.5,0.75,0.9] [threads=1] [n=164] [runs=results/real-engines] [out=results/real]
 
 `texts`: the target alone, the draft alone and lossless decoding at each draft length at T = 0; of llama.cpp also at each
 p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users where the engine is a server; it keeps 4 slots.
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
-lengths of `native` and `vllm` are the same; python= is that of scripts/vllm_env, and its target= and draft= are folders.
+lengths of the other engines are the same; python= is that of scripts/vllm_env, and its target= and draft= are folders.
 Records stay in `runs`, which holds one pair: run it again after an interruption, and only what is missing is decoded. The tables
 show the runs in `runs`, the rows that `out` has of engines without records there, and what lacks texts of n=, speed or audit.
 """
@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 
-from scripts.engines_page import AUDIT_LENGTH, ENGINES, LEVELS, PARTS, page
+from scripts.engines_page import AUDIT_LENGTH, ENGINES, LEVELS, PARTS, SERVERS, page
 from sdbench.files import write_whole
 from sdbench.metrics.cells import settings_of
 from sdbench.metrics.columns import estimate_of, spread
@@ -69,7 +69,7 @@ def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
             *(f"engine.env.{k}={v}" for k, v in env.items()),
         ]
         return [*started, *(f"engine.args.{k}={v}" for k, v in args.items())]
-    return ["device=cpu", f"dtype={DTYPE}"]
+    return ["device=cpu", f"dtype={DTYPE}", *(["model.packed=true"] if engine == "native-packed" else [])]
 
 
 def folder_name(engine: str, options: Mapping[str, str]) -> str:
@@ -94,7 +94,7 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
         ]
         return
     shared += [f"name={folder_name(engine, options)}", f"n={options['n']}", "temperature=0"]
-    concurrency = [] if engine == "native" else [f"engine.concurrency=[{','.join(map(str, LEVELS))}]"]
+    concurrency = [] if engine not in SERVERS else [f"engine.concurrency=[{','.join(map(str, LEVELS))}]"]
     shared += ["timing=off"] if part == "texts" else ["timing.cells=99", *concurrency]
     lengths = options["lengths"].split(",")
     for length in lengths:  # the target alone is decoded once: its cell is the same in all runs
@@ -179,7 +179,8 @@ def weights_of(engine: str, cell: Mapping[str, Any]) -> str | None:
         return settings["weights"]
     if engine == "vllm":
         return DTYPE
-    return f"{settings['dtype']} (dequantised)" if settings["weights"] else settings["dtype"]
+    how = [word for word in ("dequantised", "repacked") if word in (settings["weights"] or "")]
+    return f"{settings['dtype']} ({', '.join(how)})" if how else settings["dtype"]
 
 
 def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
@@ -206,7 +207,8 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
             "num_compared": followed["size"].get(key) if is_pair else None,
         }
         row |= spread("acceptance", estimate_of(cell, "acceptance"))
-        row |= {"tokens_per_round": cell["tokens_per_round"], "tokens_per_s_1": cell["tokens_per_s"]}
+        a_round = cell["tokens_per_round"] if pd.notna(cell["tokens_per_round"]) else cell.get("pooled_tokens_per_step")
+        row |= {"tokens_per_round": a_round, "tokens_per_s_1": cell["tokens_per_s"]}
         row |= {f"tokens_per_s_{level}": loads.get((key, level)) for level in LEVELS[1:]}
         rows.append({**row, "audit": None})
     return sorted(

@@ -72,9 +72,10 @@ def replay(file: str, compose: Compose) -> int:
 
     try:
         tree: Any = json.loads(Path(file).read_text())
-        given, key = parse_audit(tree["argv"], compose), (tree["row"]["setting"], tree["row"]["claim"])
+        argv, key = tuple(map(str, tree["argv"])), (tree["row"]["setting"], tree["row"]["claim"])
     except (OSError, ValueError, KeyError, TypeError):
         raise ConfigError(f"replay={show(file)} is not a replay file of the audit") from None
+    given = parse_audit(argv, compose)
     rows = [row for row in backend_of(given)(given).rows if (row.setting, row.claim) == key]
     if not rows:
         raise ConfigError(f"replay={show(file)}: the command no longer tests {key[1]} of {key[0]}")

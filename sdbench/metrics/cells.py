@@ -30,11 +30,12 @@ def sweep_of(cells: pd.DataFrame) -> pd.Series:
     """Return a string per cell, equal within a sweep: pair, task, temperature, prompts, settings, target, numerics, server."""
     records = cells.to_dict("records")
     sides = [[_side(cell, role) for role in ("draft", "target")] for cell in records]
-    # The draft alone has no target: it belongs to the sweep that uses this draft.
-    targets = {json.dumps(draft): target for draft, target in sides if target is not None}
+    # The draft alone has no target: it belongs to a sweep that uses this draft.
+    drafts = list(map(_draft_key, records))
+    targets = {key: target for key, (_, target) in zip(drafts, sides, strict=True) if target is not None}
     keys = [
-        json.dumps([*_sweep(cell), targets.get(json.dumps(draft), draft) if target is None else target, *_server(cell)])
-        for cell, (draft, target) in zip(records, sides, strict=True)
+        json.dumps([*_sweep(cell), targets.get(key, draft) if target is None else target, *_server(cell)])
+        for cell, key, (draft, target) in zip(records, drafts, sides, strict=True)
     ]
     return pd.Series(keys, index=cells.index, dtype=object)
 

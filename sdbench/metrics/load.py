@@ -26,17 +26,23 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
         base = same[same["verifier"] == "target"]
         row: dict[str, Any] = {"cell": cell, "concurrency": int(concurrency), "n": current["example"].nunique()}
         row["reached"] = current["reached"].mean()
-        sums = current.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
+        users = users_of(current)
+        sums = users.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
         row |= spread("tokens_per_s_user", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
-        for name, seconds in first_token_of(current).items():
+        for name, seconds in first_token_of(users).items():
             row |= spread(name, median_interval(seconds.dropna(), level=level))
         if len(base):
-            alone = base.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
+            alone = users_of(base).groupby("example", sort=True)[["tokens", "decode_s"]].sum()
             pairs = sums.join(alone.add_suffix("_base"), how="inner").to_numpy(np.float64)
             row |= spread("speedup_user", rates_interval(pairs, (1, -1, -1, 1), level=level))
             row["speedup_all"] = in_all(current) / in_all(base)
         rows.append({**row, "tokens_per_s_all": in_all(current), "overhead": overhead(current)})
     return pd.DataFrame(rows, columns=COLUMNS)
+
+
+def users_of(part: pd.DataFrame) -> pd.DataFrame:
+    """Return the requests whose users were all served at once: in other loops some were repeated alone, without load."""
+    return part[part["block_s"].notna() | (part["concurrency"] == 1)]
 
 
 def in_all(part: pd.DataFrame) -> float:

@@ -29,6 +29,7 @@ WITH_INTERVALS = ("throughput", "goodput", *LATENCIES, *GAINS)
 COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s", "is_cached"]
 COLUMNS = ["cell", "rate", *COUNTS, "keeps_up", "is_saturated", *spread_names(WITH_INTERVALS), "unpaired"]
 KEY = ["cell", "rate"]
+LOOP = ["pass_id", "schedule", "repeat"]  # two cells are compared within it
 WARM_UP, PARTS = 0.2, 6  # share of requests left out; parts of the others whose means give the slope
 NOISE = 1e-12  # of the largest time: means of equal times differ by less
 BEHIND = 0.95  # of the arrival rate; a server that is proven to serve less is saturated
@@ -63,18 +64,18 @@ def open_load_table(
 
 
 def newest_schedules(open_loads: pd.DataFrame) -> pd.DataFrame:
-    """Return the requests that can be compared: for each rate and repeat those of the newest pass and schedule; all repeats of
-    a rate with cached prompts, or all without, and all of the loop that was sent last. Loops of old records, which have no hash,
-    count as one loop.
+    """Return the requests of each row: for each cell, rate and repeat those of the newest pass and schedule; all repeats with
+    cached prompts, or all without, and all of the loop that was sent last. Loops of old records, which have no hash, count as
+    one loop.
     """
     known = open_loads.groupby("schedule")["loop"].transform("max")  # a pass may go on after an update
     open_loads = open_loads.assign(loop=known)
-    key = ["rate", "repeat", "pass_id", "schedule", "loop", "is_cached"]
+    key = [*KEY, "repeat", "pass_id", "schedule", "loop", "is_cached"]
     begins = open_loads.groupby(key, as_index=False)["started_at"].max().sort_values("started_at")
     for name in ("is_cached", "loop"):
-        begins = begins[begins[name] == begins.groupby("rate")[name].transform("last")]
-    newest = begins.drop_duplicates(["rate", "repeat"], keep="last")
-    newest = newest[newest["pass_id"] == newest.groupby("rate")["pass_id"].transform("max")]
+        begins = begins[begins[name] == begins.groupby(KEY)[name].transform("last")]
+    newest = begins.drop_duplicates([*KEY, "repeat"], keep="last")
+    newest = newest[newest["pass_id"] == newest.groupby(KEY)["pass_id"].transform("max")]
     return open_loads.merge(newest.drop(columns="started_at"), on=key)
 
 
@@ -180,7 +181,7 @@ def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, 
         if name == "lossless" and first["num_draft"]:
             base = base[base["num_draft"] == first["num_draft"]]
         if len(base) and base["cell"].nunique() == 1:
-            pairs = base.merge(part, on=["repeat", "request", "example"], suffixes=("_base", ""))
+            pairs = base.merge(part, on=[*LOOP, "request", "example"], suffixes=("_base", ""))
             both = pairs.dropna(subset=["e2el_s_base", "e2el_s"])
             sums = both.groupby("example", sort=True)[["e2el_s_base", "e2el_s"]].sum()
             row |= spread(f"gain_over_{name}", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
@@ -201,12 +202,13 @@ def sentences(table: pd.DataFrame, cells: pd.DataFrame, slo: Mapping[str, float]
 
 
 def _saturation(rows: Sequence[Mapping[Any, Any]]) -> str:
-    behind = [row for row in rows if row["is_saturated"]]
-    held = [row["rate"] for row in rows if row["keeps_up"]]
+    """Return the lowest rate at which it is saturated above all at which it keeps up, or the highest at which it keeps up."""
+    held = max((row["rate"] for row in rows if row["keeps_up"]), default=-math.inf)
+    behind = [row for row in rows if row["is_saturated"] and row["rate"] > held]
     if behind:
         return f"saturated at {behind[0]['rate']:g} requests/s, where {_behaviour_of(behind[0])}"
-    if held:
-        return f"keeps up with {max(held):g} requests/s"
+    if held > 0:
+        return f"keeps up with {held:g} requests/s"
     return "neither proven to keep up nor to be saturated at any rate"
 
 

@@ -18,7 +18,7 @@ from sdbench.metrics.degenerate import degenerate
 from sdbench.metrics.gain import Passes, at_level, lossless_settings, p_value_of
 from sdbench.metrics.safety import ALPHA, FAILURES, LOOP, Comparison, compare_settings, sequences
 from sdbench.metrics.stats import NAN, Estimate, affordable, ratio_interval
-from sdbench.metrics.text import full_setting_of, names_of
+from sdbench.metrics.text import names_of
 from sdbench.metrics.titles import titles
 from sdbench.records import Results
 from sdbench.types import Metric
@@ -96,7 +96,10 @@ class Weighed:
     draft: Estimate | None = None  # the draft alone minus lossless, in points
     command: str = ""  # of the last run with a latency pass
     batch_size: int = 1  # of the latency pass
-    settings: Mapping[str, str] = field(default_factory=dict)  # of each cell, the same in any sweep
+    cells: pd.DataFrame = field(default_factory=pd.DataFrame)  # what was tested and what was left out
+    settings: Mapping[str, str] = field(
+        default_factory=dict
+    )  # of each cell among several sweeps, set by a report of several
     sweep: str = ""  # its key, as in the table of cells
 
     @property
@@ -190,7 +193,7 @@ class _Weigher:
             gains=self._gains(keys, lossless),
             modelled={key: self._modelled_speed(key) for key in keys},
             names=names_of(same),
-            settings={key: full_setting_of(same.loc[key]) for key in (*keys, *left_out)},
+            cells=same.loc[[*keys, *left_out]],
             lossless={key: self._over_target(key) for key in lossless},
             lengths={key: self._length(key, bases[key]) for key in keys},
             left_out=left_out,

@@ -89,17 +89,15 @@ class Results:
 
     @cached_property
     def runs_of_cells(self) -> pd.DataFrame:
-        """The runs that decoded or timed each cell, in columns `cell` and `run`."""
+        """The runs that decoded or timed each cell, in columns `cell`, `run` and `is_timed`."""
         import pandas as pd
 
-        measured = [self._rows_of_kind(kind)[["cell", "run"]] for kind in ("timings", "loads", "open_loads")]
-        return pd.concat([self._rows.select(["cell", "run"]).to_pandas(), *measured]).drop_duplicates(ignore_index=True)
+        timed = pd.concat([self._rows_of_kind(kind)[["cell", "run"]] for kind in ("timings", "loads", "open_loads")])
+        decoded = self._rows.select(["cell", "run"]).to_pandas().drop_duplicates()
+        return pd.concat([decoded.assign(is_timed=False), timed.drop_duplicates().assign(is_timed=True)])
 
     def timed_config_of(self, cells: Sequence[str]) -> dict[str, Any]:
-        """The configuration of the last run of these cells that had a latency pass; of their last run if none had one.
-
-        Without records of these cells all runs count.
-        """
+        """The configuration of the last run of these cells that had a latency pass, else of their last run, else of the last."""
         runs = set(self.runs_of_cells["run"][self.runs_of_cells["cell"].isin(cells)]) & set(self.configs)
         configs = [config for run, config in reversed(self.configs.items()) if run in runs or not runs] or [{}]
         return next((config for config in configs if isinstance(config.get("timing"), dict)), configs[0])

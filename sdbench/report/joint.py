@@ -7,12 +7,17 @@ that sweep's own test is wrong, so no further correction is needed.
 import math
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
+import pandas as pd
+
 from sdbench.metrics import sentences
+from sdbench.metrics.cells import variants_of
 from sdbench.metrics.recommend import Recommendation
 from sdbench.metrics.safety import ALPHA, Comparison, run_in_sequence
 from sdbench.metrics.stats import Estimate, holm
+from sdbench.metrics.text import full_setting_of
 from sdbench.metrics.weigh import Gain, Weighed
 
 MOST = 3  # settings that are named if none is safe on all
@@ -72,9 +77,10 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
     pairs = [pair for folder in advice for pair in zip(folder.weighed, folder.advices, strict=True)]
     if len(pairs) < 2 or any(math.isnan(each.margin) for _, each in pairs):
         raise ValueError("joint=true needs two sweeps or more and a margin: name several folders, without speed=")
-    name_of = _names([sweep for sweep, _ in pairs])
+    sweeps = _with_settings([sweep for sweep, _ in pairs])
+    name_of = _names(sweeps)
     tested = []
-    for sweep, each in pairs:
+    for sweep, (_, each) in zip(sweeps, pairs, strict=True):
         done = [test for curve in sweep.curves for test in run_in_sequence(curve, each.margin)]
         untested = {test.cell: "not reached" for curve in sweep.curves for test in curve}
         untested |= {cell: f"left out, n={n}" for cell, n in sweep.left_out.items()}
@@ -96,6 +102,19 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
     proven = [name for name, p in zip(timed, p_values, strict=True) if p < ALPHA]
     best = max(proven or timed or common, key=lambda name: min(each.answers(name) for each in tested))
     return JointDecision(best, f"joint: {_describe(best, tested, is_faster=best in proven)}")
+
+
+def _with_settings(sweeps: Sequence[Weighed]) -> list[Weighed]:
+    """Return the sweeps with a text for each setting: equal texts in two sweeps are the same rule, options, draft and versions."""
+    rows = [sweep.cells.assign(sweep=sweep.model) for sweep in sweeps]
+    whole = pd.concat(rows, keys=range(len(rows)))
+    whole = whole.assign(**variants_of(whole)) if len(whole) else whole
+    return [
+        replace(sweep, settings={key: full_setting_of(whole.loc[number, key]) for key in sweep.cells.index})
+        if len(sweep.cells)
+        else sweep
+        for number, sweep in enumerate(sweeps)
+    ]
 
 
 def _setting(sweep: Weighed, cell: str) -> str:

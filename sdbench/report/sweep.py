@@ -145,7 +145,7 @@ class Sweep:
         """Seconds within which a request is good, by name, from the last run that planned any of these cells and whose requests
         arrived at a rate. Such a run may have measured nothing: bounds are no part of a measurement.
         """
-        config = self.results.open_config_of(list(self.cells.index))
+        config = self.results.open_config_of(self.belonging)
         return dict((config.get("timing") or {}).get("slo") or {})
 
     @cached_property

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import random
+import warnings
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -39,6 +40,7 @@ class Client:
     patience: Patience = field(default_factory=Patience)
     headers: Mapping[str, str] = field(default_factory=dict)
     model: str = ""  # the name under which it serves the model
+    _has_warned: bool = False  # of a long Retry-After
     _session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -112,6 +114,13 @@ class Client:
 
     def _wait_s(self, attempt: int, retry_after_s: float | None) -> float:
         """Return the wait before a retry: it doubles each time, is randomised, and is no shorter than the server asks for."""
+        if (retry_after_s or 0.0) > LONGEST_WAIT_S and not self._has_warned:
+            self._has_warned = True
+            warnings.warn(
+                f"the server at {self.url} asks for a wait of {retry_after_s:.0f} s (Retry-After) before a request is "
+                "repeated; Ctrl-C ends the run, and finished texts are recorded",
+                stacklevel=2,
+            )
         usual_s = self.patience.wait_s * 2**attempt * random.uniform(0.5, 1)
         return max(retry_after_s or 0.0, min(LONGEST_WAIT_S, usual_s))
 

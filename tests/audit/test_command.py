@@ -237,6 +237,15 @@ def test_a_replay_shows_the_cell(strangers, capsys):
     assert "expected" in out
 
 
+def test_a_replay_of_an_option_that_is_refused_today_names_the_option(tmp_path, capsys):
+    file = tmp_path / "replay.json"
+    file.write_text(json.dumps({"argv": ["timing=off"], "row": {"setting": "exact", "claim": "law"}}))
+    code, out, err = run_main(capsys, f"replay={file}")
+    assert (code, out) == (2, "")
+    assert "timing" in err
+    assert "not a replay file" not in err
+
+
 def test_a_claim_about_acceptance_needs_power_too(tmp_path, capsys):
     """One text proves nothing; and what the run could have shown is said for claims without a TV, too."""
     words = [f"out={tmp_path}", "w=0.5", "claims=[acceptance]"]

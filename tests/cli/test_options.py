@@ -162,7 +162,7 @@ def test_packed_weights_count_twice_and_need_a_cpu(tmp_path, capsys, monkeypatch
 
 def test_weights_quantised_after_reading_are_counted_as_they_are_read():
     def num_bytes(quantization: str | None) -> float:
-        model = Model("llama-tiny", "embedded:llama-tiny/target", quantization=quantization)
+        model = Model("llama-tiny", "embedded:llama-tiny/target", None, quantization=quantization)
         return pairs.find(model, device="cpu", dtype="float32").bytes_of("target")
 
     assert num_bytes("int8") == num_bytes(None) > 0

@@ -20,11 +20,19 @@ DRAFTERS = ("model", {"name": "retrieval", "longest": 8})
 
 
 def cells_of(
-    *, draft=None, target=None, drafters=("model",), law="1", checkpoint="draft@89abcde", rule="1", drafter="1"
+    *,
+    draft=None,
+    target=None,
+    drafters=("model",),
+    law="1",
+    checkpoint="draft@89abcde",
+    rule="1",
+    drafter="1",
+    temperature=1.0,
 ):
     """The cells of one command: checkpoints, quantisations and versions where they are read, as the planner writes them."""
     cells = []
-    for cell in sweep("m", "gsm8k-tiny", ws=(0.3, 0.7), num_drafts=(5,), temperature=1.0, drafters=drafters):
+    for cell in sweep("m", "gsm8k-tiny", ws=(0.3, 0.7), num_drafts=(5,), temperature=temperature, drafters=drafters):
         reads = {"target": cell.verifier != "draft", "draft": cell.verifier == "draft" or cell.drafter == "model"}
         names = {"target": "m/target@0123456", "draft": f"m/{checkpoint}"}
         numerics = {
@@ -102,6 +110,15 @@ def test_the_draft_alone_belongs_to_every_target_that_uses_it():
         assert known.at[draft, "draft_variant"] == cell["draft_variant"]
     for _, group in known.groupby("sweep"):
         assert len(drafts_of(known, group)) == 2
+
+
+def test_the_draft_alone_is_in_no_sweep_of_another_temperature_s_target():
+    commands = [cells_of(temperature=0.0), cells_of(), cells_of(target="int8")]
+    for ordered in (commands, commands[::-1]):
+        known = table(*ordered)
+        assert known["sweep"].nunique() == 3
+        greedy = known[known["temperature"] == 0]
+        assert greedy["sweep"].nunique() == 1
 
 
 def test_the_sweep_of_each_target_shows_the_draft_alone_and_compares_it_with_its_own_lossless(tmp_path):

@@ -196,6 +196,23 @@ def test_only_the_newest_schedule_of_a_rate_counts():
     assert row_of(both)["service_p50_s"] == pytest.approx(0.1)
 
 
+def test_a_cell_that_is_not_sent_again_keeps_its_row_and_is_not_compared_with_another_schedule():
+    again = {"schedule": "new", "pass_id": "q"}
+    frames = [queue(name, 2.0, 0.1) for name in ("lossless", "a", "b")]
+    frames += [queue(name, 2.0, 0.1, **again).assign(started_at=1e9) for name in ("lossless", "a")]
+    table = open_load_table(pd.concat(frames)).set_index("cell")
+    assert set(table.index) == {"lossless", "a", "b"}
+    assert table["gain_over_lossless"].notna().to_dict() == {"a": True, "b": False, "lossless": True}
+
+
+def test_a_setting_is_saturated_above_the_rates_that_it_keeps_up_with():
+    cells = pd.DataFrame({"label": ["w=0.5"], "verifier": ["ensemble"]}, index=["a"])
+    table = open_load_table(pd.concat([queue("a", rate, 0.1) for rate in (1.0, 2.0, 4.0, 40.0)]))
+    table["is_saturated"], table["keeps_up"] = [True, False, False, True], [False, True, True, False]
+    assert "w=0.5 under load: saturated at 40 requests/s, where" in sentences(table, cells, {})[0]
+    assert "keeps up with 4 requests/s" in sentences(table[:3], cells, {})[0]
+
+
 def test_nothing_sent_is_an_empty_table():
     table = open_load_table(queue("lossless", 2.0, 0.1).iloc[:0])
     assert table.empty

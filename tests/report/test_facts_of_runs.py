@@ -17,14 +17,21 @@ def test_the_machine_is_that_of_the_last_run_that_timed_the_sweep(tmp_path):
     greedy, sampled = (
         cell("a", "gsm8k-tiny", "ensemble", w=0.3, temperature=temperature) for temperature in (0.0, 1.0)
     )
-    runs = [("A", 2, {"batch_size": 1}, greedy, "0"), ("B", 8, None, greedy, "1"), ("C", 1, None, sampled, "0")]
-    for name, threads, timing, point, example in runs:
+    timing = {"batch_size": 1}
+    runs = [("A", 2, timing, greedy, "0"), ("B", 8, timing, greedy, "1"), ("C", 1, None, sampled, "0")]
+    for (
+        name,
+        threads,
+        timing,
+        point,
+        example,
+    ) in runs:  # B was to time them too, and decoded only: another shard, or stopped
         provenance = {"device": {"name": name, "type": "cpu"}, "threads": threads}
         with Store.open(tmp_path, config={"timing": timing}, provenance=provenance) as store:
             store.add_cells([point])
             record = Shape().decode(point, example)
             store.append_generations([record])
-            if timing:
+            if name == "A":
                 store.append(timings(point, record, pass_id="pass", repeats=1, shape=Shape()))
     results = read(tmp_path)
     machines = {

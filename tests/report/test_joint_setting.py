@@ -7,15 +7,18 @@ import pytest
 
 import sdbench
 from sdbench.cli import main as front_door
+from sdbench.metrics.cells import table_of
 from sdbench.metrics.recommend import Recommendation, decide, recommend
 from sdbench.metrics.safety import Comparison
 from sdbench.metrics.seeds import pool_seeds
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.text import full_setting_of
 from sdbench.metrics.weigh import Gain, Weighed
+from sdbench.records.keys import frame_of_cells
 from sdbench.report.build import worked_out
-from sdbench.report.joint import decide_jointly
+from sdbench.report.joint import _with_settings, decide_jointly
 from sdbench.types import Metric
+from tests.metrics.test_drafts import VARIANTS
 from tests.records.synthetic import write_synthetic
 
 
@@ -225,6 +228,22 @@ def test_two_settings_with_one_name_in_their_folders_are_two_settings():
     names = {cell: f"{name} lookup" for cell, name in second.weighed[0].names.items()}
     object.__setattr__(second, "weighed", (replace(second.weighed[0], settings=settings, names=names),))
     assert decide_jointly([first, second]).setting == "ensemble w=0.7 K=5", "the same setting, by its shortest name"
+
+
+@pytest.mark.parametrize("commands", VARIANTS.values(), ids=VARIANTS)
+def test_a_setting_of_two_folders_has_one_draft_and_one_version_whatever_else_a_folder_holds(commands):
+    def weighed(*commands):
+        cells = table_of(frame_of_cells({cell.key: cell for cells in commands for cell in cells}.values()))
+        return Weighed("m", "t", "m on t", Metric("strict", "share"), cells=cells[cells["verifier"] == "ensemble"])
+
+    for alone in commands:
+        both, single = _with_settings([weighed(*commands), weighed(alone)])
+        homes = [set(settings) for settings in (both.settings.values(), single.settings.values())]
+        assert (len(homes[0]), len(homes[1])) == (len(both.settings), 2)
+        assert homes[1] < homes[0]
+        assert {key: both.settings[key] for key in single.settings} == single.settings, "the cells of one draft"
+    first, second = _with_settings([weighed(each) for each in commands])
+    assert not set(first.settings.values()) & set(second.settings.values())
 
 
 def test_a_setting_is_told_by_what_decides_it_whatever_the_folder_sweeps():

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from sdbench.engines.served.timing import warn_of_overhead
+from sdbench.engines.served.remarks import warn_of_overhead
 from sdbench.metrics.load import overhead
 from sdbench.records import LoadRecord, Store, read
 from tests.records.synthetic import cell

@@ -130,9 +130,15 @@ def test_what_is_missing_is_named_setting_by_setting():
         ["llamacpp", "audit", "target alone"],
         ["llamacpp", "speed", "K = 4; K = 4, p-min 0.5; K = 4, p-min 0.9"],
         ["native", "texts", "draft alone"],
-        ["vllm", "texts", everything.replace(";", "; draft alone;", 1)],
-        ["vllm", "audit", "target alone; K = 4"],
-        ["vllm", "speed", everything],
+        *(
+            [engine, *missing]
+            for engine in ("native-packed", "vllm")
+            for missing in (
+                ["texts", everything.replace(";", "; draft alone;", 1)],
+                ["audit", "target alone; K = 4"],
+                ["speed", everything],
+            )
+        ),
     ]
     assert ["vllm", "speed", everything, "2"] in missing, "of one user only"
     assert engines_page.missing_text(pd.DataFrame(rows[5:8]), options | {"n": "0"}).count("| native |") == 1
@@ -195,7 +201,7 @@ def test_the_committed_page_is_that_of_its_table_and_each_row_says_what_was_comp
         (["targt=x"], "targt is not an option"),
         (["target=x", "draft=y"], "data names no file"),
         (["target=x", "draft=y", "data=z", "engines=vllm"], "python names no interpreter"),
-        (["engines=tgi"], "engines must be among llamacpp, native, vllm, got tgi"),
+        (["engines=tgi"], "engines must be among llamacpp, native, native-packed, vllm, got tgi"),
         (["runs=/no/such", "out=/no/such"], "there are no records below /no/such"),
         (["threads=two"], "threads must be a whole number above 0, got two"),
         (["n=0"], "n must be a whole number above 0, got 0"),

@@ -211,6 +211,16 @@ def test_a_server_of_engine_urls_has_one_setting(planned):
             planned(*words, *more)
 
 
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [("flly", "did you mean fly?"), ("exact", r"verifier=exact is called lossless")],
+)
+def test_a_server_for_no_cell_of_the_run_is_refused(planned, name, hint):
+    words = ("verifier=fly", "verifier.entropy=0.3", "num_draft=5", "engine=http", URLS[0])
+    with pytest.raises(ConfigError, match=rf"^engine\.urls\.{name} names no cell of this run .*{hint}"):
+        planned(*words, f"engine.urls.{name}=http://h:4")
+
+
 def test_cells_without_a_server_are_left_out_and_named(planned, capsys):
     _, _, made = planned(
         "verifier=fly", "num_draft=5", "verifier.entropy=0.3", "verifier.window=4", "engine=http", URLS[0]

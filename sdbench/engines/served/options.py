@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config import ConfigError, Run, config_dir, nearest, show
 from sdbench.config.checks import as_list, integer, number, string, switch
-from sdbench.engines.served.request import PLUGIN, ServerSetting
+from sdbench.engines.served.request import PLUGIN, ServerSetting, refuse_unknown_urls
 from sdbench.engines.served.timing import plan_timing
 from sdbench.errors import without_user
 from sdbench.prepare.progress import warn
@@ -138,12 +138,11 @@ class Http:
             if getattr(run.model, key) is not None:
                 raise ConfigError(f"model.{key} is an option of engine=native: a server loads its models itself")
         for drafter in run.drafters:
-            if drafter.name == "model":
-                continue
-            raise ConfigError(
-                f"drafter={drafter.name} needs engine=native: a server drafts with what it was started with "
-                "(with engine=vllm, set engine.speculative)"
-            )
+            if drafter.name != "model":
+                raise ConfigError(
+                    f"drafter={drafter.name} needs engine=native: a server drafts with what it was started with "
+                    "(with engine=vllm, set engine.speculative)"
+                )
         bare = replace(run.model, attention=None)
         return pairs.find(bare, device="cpu", dtype="auto", is_read=False)
 
@@ -153,6 +152,7 @@ class Http:
         A setting with the texts of lossless stays `same_as` the lossless cell where one server computes both, by the plug-in's
         rule. Nothing here proves that texts of another server are equal.
         """
+        refuse_unknown_urls(self.urls, {point.cell.verifier for point in planned})
         settings = {point.cell.key: self.setting(run, point) for point in planned}
         kept = self._cells_with_server(planned, settings)
         cells = {point.cell.key: self._with_key(run, point) for point in kept}

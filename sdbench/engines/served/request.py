@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from sdbench.config import ConfigError, nearest
 
 if TYPE_CHECKING:
     from sdbench.config import Run
@@ -28,6 +31,15 @@ class ServerSetting:
     @property
     def label(self) -> str:
         return self.role if self.role != "pair" else f"num_draft={self.num_draft} {self.rule}"
+
+
+def refuse_unknown_urls(urls: Iterable[str], planned: Collection[str]) -> None:
+    """Raise if engine.urls names a server for cells that this run does not have."""
+    names = sorted({"target", "draft", "lossless", *planned})
+    for name in urls:
+        if name not in names:
+            hint = "(verifier=exact is called lossless)" if name == "exact" else nearest(name, names)
+            raise ConfigError(f"engine.urls.{name} names no cell of this run {hint}")
 
 
 def model_id_of(run: Run, role: str, *, is_folder: bool = False) -> str:

@@ -31,6 +31,7 @@ from sdbench.engines.latency import (
 )
 from sdbench.engines.served.identity import is_there, where_timed
 from sdbench.engines.served.open_loop import open_loads
+from sdbench.engines.served.remarks import warn_of_other_texts, warn_of_overhead, warn_of_repeats
 from sdbench.plan import WorkItem
 from sdbench.prepare.arrivals import arrivals_of
 from sdbench.prepare.progress import Bar, warn
@@ -218,7 +219,8 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
     for (ask, (begin, _)), answer in filled:
         tokens, rounds = _counts(decoder, client, WorkItem(cell, ask.example, 0), answer)
         done.append(TimedRequest(ask, answer, begin if not again else math.nan, tokens, rounds))
-    _warn_of_other_texts(answers=[request.answer for request in done])
+    warn_of_other_texts([request.answer for request in done])
+    warn_of_repeats(len(again), len(done), concurrency)
     return done
 
 
@@ -228,14 +230,6 @@ def _counts(decoder: ServedDecoder, client: Client, item: WorkItem, answer: Answ
         return answer.num_tokens, len(answer.chunks) if answer.steps is None else 1 + len(answer.steps["drafted"])
     generation = decoder.generation(client, item, answer)
     return len(generation.tokens), len(answer.chunks if generation.drafted is None else generation.drafted)
-
-
-def _warn_of_other_texts(answers: Sequence[Answer]) -> None:
-    if num := sum(bool(answer.omitted) for answer in answers):
-        warn(
-            f"the server left token ids out of {num} of {len(answers)} timed texts, and did not repeat them: there all tokens "
-            "count, those of a stop string too"
-        )
 
 
 def loads(
@@ -287,14 +281,3 @@ def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> Timin
         rounds_s=tuple(after - before for before, after in pairwise(times)),
     )
     return timing_record(plan, block.cell, request.ask.example, block.repeat, measured, started_at=answer.started_at)
-
-
-def warn_of_overhead(store: Store, pass_id: str) -> None:
-    """Warn if transport and this client take a large part of the time."""
-    from sdbench.metrics.load import overhead, parts_of_overhead
-
-    loads = read(store.folder).loads.query("pass_id == @pass_id")
-    if (share := overhead(loads)) > 0.05:
-        warn(
-            f"by its own clock the server took {share:.0%} less than the client's: the rest is {parts_of_overhead(loads)}"
-        )

@@ -63,4 +63,6 @@ def goodput(sweep: Sweep) -> Figure | None:
     """Draw quality against goodput, one panel per arrival rate; None without bounds."""
     if not sweep.slo:
         return None
-    return level_panels(sweep, sweep.open_load, "rate", "goodput", "{:g} requests/s", "goodput (requests/s)")
+    return level_panels(
+        sweep, sweep.open_load, "rate", "goodput", "{:g} requests/s", "goodput (requests/s)", unit="requests"
+    )

@@ -166,9 +166,17 @@ def load(sweep: Sweep) -> Figure | None:
 
 
 def level_panels(
-    sweep: Sweep, table: pd.DataFrame, level: str, rate: str, title: str, label: str, *, is_ratio: bool = False
+    sweep: Sweep,
+    table: pd.DataFrame,
+    level: str,
+    rate: str,
+    title: str,
+    label: str,
+    *,
+    is_ratio: bool = False,
+    unit: str = "",
 ) -> Figure | None:
-    """Draw quality against a column of a table by cell and level, one panel per level; a ratio has a line at 1."""
+    """Draw quality against a column of a table by cell and level, one panel per level; a ratio has a line at 1. n counts `unit`."""
     known = table.dropna(subset=[rate])
     numbers = sorted(set(known[level]))
     numbers = [*numbers[: MOST_PANELS - 1], numbers[-1]] if len(numbers) > MOST_PANELS else numbers
@@ -196,7 +204,7 @@ def level_panels(
     axes[0].set_ylabel(marks.label_of(sweep.metric))
     left_out = [c for c in marks.other_curves(sweep, "quality") if c.cells["cell"].isin(known["cell"]).any()]
     keys = [*(curve.key(linewidth=0.8, markersize=3) for curve in drawn), *marks.not_drawn(left_out)]
-    marks.finish(figure, axes[-1], pd.to_numeric(known["n"]), keys)
+    marks.finish(figure, axes[-1], pd.to_numeric(known["n"]), keys, unit=unit)
     return figure
 
 

@@ -60,16 +60,15 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
 
 
 def provenance_of(sweep: Sweep) -> Mapping[str, Any]:
-    """Return the provenance of the last run of these cells that had a latency pass; of their last run if none had one.
+    """Return the provenance of the last run that timed any of these cells; of their last run if none was timed.
 
     Without records of these cells all runs count.
     """
     results = sweep.results
-    known = results.runs_of_cells["run"][results.runs_of_cells["cell"].isin(sweep.belonging)]
-    runs = set(known) & set(results.provenance) or set(results.provenance)
-    newest = [run for run in reversed(results.provenance) if run in runs]
-    timed = [run for run in newest if isinstance(results.configs.get(run, {}).get("timing"), Mapping)]
-    return next((results.provenance[run] for run in (*timed, *newest)), {})
+    known = results.runs_of_cells[results.runs_of_cells["cell"].isin(sweep.belonging)]
+    choices = set(known["run"][known["is_timed"]]), set(known["run"]), set(results.provenance)
+    runs = next(filter(None, (choice & set(results.provenance) for choice in choices)), set())
+    return results.provenance[max(runs)] if runs else {}
 
 
 def _weights(sweep: Sweep, role: str) -> str:

@@ -1,0 +1,38 @@
+"""Warnings about what a latency pass measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sdbench.prepare.progress import warn
+from sdbench.records import Store, read
+from sdbench.serve.answer import Answer
+
+
+def warn_of_other_texts(answers: Sequence[Answer]) -> None:
+    """Warn if the server left out ids, so that the end of a text is not known."""
+    if num := sum(bool(answer.omitted) for answer in answers):
+        warn(
+            f"the server left token ids out of {num} of {len(answers)} timed texts, and did not repeat them: there all tokens "
+            "count, those of a stop string too"
+        )
+
+
+def warn_of_repeats(num_repeated: int, num_requests: int, concurrency: int) -> None:
+    """Warn if requests of a closed loop failed at first: their seconds are of a server without load."""
+    if num_repeated and concurrency > 1:
+        warn(
+            f"{num_repeated} of {num_requests} requests of {concurrency} users at once failed at first and were repeated alone: "
+            "no speed under load is shown from this loop"
+        )
+
+
+def warn_of_overhead(store: Store, pass_id: str) -> None:
+    """Warn if transport and this client take a large part of the time."""
+    from sdbench.metrics.load import overhead, parts_of_overhead
+
+    loads = read(store.folder).loads.query("pass_id == @pass_id")
+    if (share := overhead(loads)) > 0.05:
+        warn(
+            f"by its own clock the server took {share:.0%} less than the client's: the rest is {parts_of_overhead(loads)}"
+        )
