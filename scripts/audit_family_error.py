@@ -37,7 +37,8 @@ from sdbench.words import exit_on_mistake, number, parse_words
 INTRODUCTION = """\
 Of {runs:,} simulated default audits of sound settings, {false_alarms} raised a false alarm; at most 1 % may. Texts were drawn from
 the enumerated distributions, at most {horizon:,} for each prompt and setting. The table shows how often faults whose distribution
-can be enumerated were caught, by the tests of emitted texts only. Written by `python scripts/audit_family_error.py`."""
+can be enumerated were caught, by the tests of emitted texts and of how many drafts each round kept, as the engine records it; the
+drafted tokens and their recorded probabilities were not tested. Written by `python scripts/audit_family_error.py`."""
 DEFAULTS = {"out": "results/audit", "runs": "1000", "horizon": "1000", "power": "300"}
 K, BUDGET, STOPS = 3, 5, (pairs.STOP,)
 DRAFTS_A_ROUND = 2

@@ -6,7 +6,8 @@ Each run decodes with the fault in place, at its own seed. It tests those claims
 (results/audit/faults.md): all sampled claims, so that each has the threshold of the default audit, or one exact check, whose
 verdict does not depend on the others. 300 of 300 shows a power of .99 with 95 % confidence.
 
-Faults that audit_family_error catches with that power in its simulations, from emitted texts only, are not decoded.
+Faults that audit_family_error catches with that power in its simulations, from emitted texts and how many drafts each round kept,
+are not decoded.
 """
 
 from __future__ import annotations

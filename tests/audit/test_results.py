@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from scripts import audit_family_error
 from scripts.audit_matrix import (
     DRAFTERS_RULES,
     OF_DRAFTERS,
@@ -188,6 +189,14 @@ def test_false_alarms_are_rare():
     family = tree("audit/family_error.json")
     assert family["runs"] >= 1000
     assert family["false_alarms"] <= 0.01 * family["runs"]
+
+
+@pytest.mark.results
+def test_the_page_of_false_alarms_is_that_of_its_table_and_names_what_its_tests_read():
+    """RoundAcceptanceTest, and LawTest with rounds, read how many drafts were kept."""
+    page = audit_family_error.page(tree("audit/family_error.json"))
+    assert (RESULTS / "audit/family_error.md").read_text() == page
+    assert "emitted texts and of how many drafts each round kept" in page
 
 
 @pytest.mark.results
