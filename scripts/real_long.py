@@ -6,9 +6,10 @@
 Prompts are parts of this project's documentation. Every text has the full length. Without a DRAFT, `drafter=lookup` drafts: a
 greedy text of a small model repeats itself, so most drafts are kept. With packed=true the engine multiplies by packed copies of
 the weights, as by model.packed=true. Each text is then scored by transformers in one forward:
-`off_argmax` counts tokens that are not the likeliest there, `margin` is the largest distance of their logits from the best one, and
-`explained` is the largest margin that rounding explains in this dtype. `out` gets long.csv, a row per pair and length. The exit
-status is 1 if a text has another length or a margin is larger than explained.
+`off_argmax` counts tokens that are not the likeliest there. `margin` is the largest distance of a text's logits from the best one,
+and `explained` the largest margin that rounding explains in this text and dtype; both are those of the text with the largest
+margin − explained. `out` gets long.csv, a row per pair and length. The exit status is 1 if a text has another length or that
+margin is larger than explained.
 """
 
 import sys
@@ -74,6 +75,12 @@ def compare(engine: Engine, model: Any, prompt: list[int], answer: list[int], wi
     return torch.cat(below), explained_by(moves, float(logits.abs().max()), engine.target.dtype)
 
 
+def worst_of(compared: Sequence[tuple[Tensor, float]]) -> tuple[float, float]:
+    """Return margin and explained of the text whose margin exceeds what rounding explains in it by most."""
+    margins = [(float(below.max()), explained) for below, explained in compared]
+    return max(margins, key=lambda text: text[0] - text[1])
+
+
 def progress(wanted: int) -> Callable[[Sequence[int]], bool]:
     """Return a stop test that stops no text: every 30 seconds it writes how many tokens all texts have."""
     begun = written = time.perf_counter()
@@ -107,7 +114,7 @@ def measure(names: list[str], options: dict[str, str]) -> dict[str, Any]:
         compare(engine, target, prompt, list(text.tokens), num_draft + 1)
         for prompt, text in zip(prompts, texts, strict=True)
     ]
-    below = torch.cat([tokens_below for tokens_below, _ in compared])
+    margin, explained = worst_of(compared)
     return {
         "target": names[0].rpartition("/")[2],
         "draft": names[1].rpartition("/")[2] if draft else "lookup",
@@ -119,9 +126,9 @@ def measure(names: list[str], options: dict[str, str]) -> dict[str, Any]:
         "rounds": sum(len(text.accepted or ()) for text in texts),
         "cpu_s": cpu_s,
         "peak_gib": peak / 2**30,
-        "off_argmax": int((below > 0).sum()),
-        "margin": float(below.max()),
-        "explained": max(explained for _, explained in compared),
+        "off_argmax": sum(int((below > 0).sum()) for below, _ in compared),
+        "margin": margin,
+        "explained": explained,
     }
 
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
 
 from scripts import real_long
 from sdbench import generate
@@ -37,6 +38,14 @@ def test_a_text_with_one_other_token_is_found(tmp_path, monkeypatch):
     monkeypatch.setattr(real_long, "generate", with_a_fault)
     assert real_long.main([*WORDS, f"out={tmp_path}"]) == 1
     assert pd.read_csv(tmp_path / "long.csv")["margin"][0] > 1e-3
+
+
+def test_a_text_is_compared_with_its_own_rounding():
+    """Before, a text that is wrong by 2 was explained by the rounding of 3 in another."""
+    wrong, coarse = (torch.tensor([0.0, 2.0]), 0.5), (torch.tensor([2.5, 0.0]), 3.0)
+    for compared in ([wrong, coarse], [coarse, wrong]):
+        assert real_long.worst_of(compared) == (2.0, 0.5)
+    assert real_long.worst_of([coarse, (torch.tensor([0.0]), 0.25)]) == (0.0, 0.25)
 
 
 @pytest.mark.results
