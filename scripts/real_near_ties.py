@@ -60,7 +60,8 @@ def main(words: list[str]) -> int:
     texts, checkpoint = differing(Path(given.paths[0])), find(given.paths[1])
     tokenizer: Any = load_tokenizer(checkpoint)
     rows: list[dict[str, Any]] = []
-    for dtype in (options["dtype"], "float32") if len(texts) else ():
+    passes = ((False, options["dtype"]), (True, "float32")) if len(texts) else ()
+    for is_reference, dtype in passes:
         model: Any = load_model(checkpoint, device="cpu", dtype=dtype)
         lm = LM(model, capture="off")
         for number, text in enumerate(texts.itertuples()):
@@ -68,7 +69,7 @@ def main(words: list[str]) -> int:
                 list(map(int, ids)) for ids in (tokenizer(text.prompt)["input_ids"], text.target, text.lossless)
             )
             at = common_prefix(np.asarray(target), np.asarray(lossless))
-            if dtype == "float32":
+            if is_reference:
                 with torch.inference_mode():
                     logits = model(torch.tensor([[*prompt, *target[:at]]]), logits_to_keep=1).logits[0, -1]
                 best = logits.topk(2).values

@@ -29,3 +29,21 @@ def test_where_no_text_differs_the_table_is_empty_and_nothing_is_beyond_rounding
     table = pd.read_csv("near_ties.csv")
     assert len(table) == 0
     assert set(table.columns) == {*real_near_ties.COLUMNS, "is_rounding"}
+
+
+def test_a_text_of_a_float32_run_that_differs_is_judged_by_the_rounding_of_float32(tmp_path, monkeypatch):
+    """Before, such a run ended in an IndexError: its own dtype was taken for the reference's."""
+    text = {
+        "example": "x",
+        "sample": 0,
+        "num_draft": 3,
+        "prompt": "Q: 2 + 3?\nA:",
+        "target": [5, 6, 7],
+        "lossless": [5, 9, 7],
+    }
+    monkeypatch.setattr(real_near_ties, "differing", lambda folder: pd.DataFrame([text]))
+    out = tmp_path / "near_ties.csv"
+    assert real_near_ties.main(["run", str(TARGET), "dtype=float32", f"out={out}"]) == 1
+    (row,) = pd.read_csv(out).to_dict("records")
+    assert (row["token"], row["num_draft"], row["is_rounding"]) == (2, 3, False)
+    assert 0 <= row["rounding"] < 1e-3 < row["gap"]
