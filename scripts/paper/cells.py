@@ -22,6 +22,7 @@ from sdbench.metrics.columns import WEIGHT
 HERE = Path(__file__).parent
 TINY = "-tiny"
 LEARNED, FINETUNED = "diversed", "finetuned"  # the first is the name of its rule too
+PLAIN_DRAFTERS = (None, "model", {"name": "model"})  # the pair's draft, which always drafts as many tokens
 WS = (0.9, 0.7, 0.5, 0.3)  # of the sweep: what fits into a table
 TEXTS = tomllib.loads((HERE / "templates" / "texts.toml").read_text(encoding="utf-8"))
 METRICS: Mapping[str, str] = TEXTS["metrics"]
@@ -104,8 +105,12 @@ def distillation_of(cell: pd.Series) -> Mapping[str, Any] | None:
 
 def labels_of(cell: pd.Series) -> dict[str, Any] | None:
     """Return a cell's labels in the paper's tables, None for what they do not show. `trained`: the task of a head or a draft."""
-    distilled = distillation_of(cell)
-    if not is_plain(cell) or (distilled is not None and cell["verifier"] != "lossless"):
+    distilled, drafter = distillation_of(cell), (cell["content"] or {}).get("drafter")
+    if (
+        not is_plain(cell)
+        or drafter not in PLAIN_DRAFTERS
+        or (distilled is not None and cell["verifier"] != "lossless")
+    ):
         return None
     labels = {name: cell[name] for name in LABELS if name not in ("base", "trained")}
     training = (cell["content"] or {}).get("heads", {}).get("head", {})

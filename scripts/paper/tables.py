@@ -69,7 +69,7 @@ def measured_entries(exhibit: Exhibit, cells: pd.DataFrame) -> list[Entry]:
 
 
 def _run(column: Sequence[pd.Series], task: str) -> dict[str, str]:
-    """Return task and protocol, and the range of n and of seeds of a task's columns."""
+    """Return task, protocol and options, and the range of n and of seeds of a task's columns."""
     if not column:
         return {"task, protocol": task, "n, seeds": ABSENT}
     n, seeds = (
@@ -77,7 +77,8 @@ def _run(column: Sequence[pd.Series], task: str) -> dict[str, str]:
         for sizes in ([int(cell[name]) for cell in column] for name in ("n", "num_seeds"))
     )
     counts = f"n = {n}, {seeds} seed{'' if seeds == '1' else 's'}"
-    return {"task, protocol": f"{column[0]['task']}, {column[0]['protocol']}", "n, seeds": counts}
+    words = [str(column[0][name]) for name in ("task", "protocol", "options")]
+    return {"task, protocol": ", ".join(filter(None, words)), "n, seeds": counts}
 
 
 def _texts(cell: pd.Series | None) -> tuple[str, ...]:
