@@ -9,7 +9,8 @@ p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 user
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
 lengths of the other engines are the same; python= is that of scripts/vllm_env, and its target= and draft= are folders.
 Records stay in `runs`, which holds one pair: run it again after an interruption, and only what is missing is decoded. The tables
-show the runs in `runs`, the rows that `out` has of engines without records there, and what lacks texts of n=, speed or audit.
+show the runs in `runs`, the rows that `out` has of engines without records there, and what lacks texts of n=, speed or audit; a
+table with rows of another pair, by the names of the files, is refused.
 """
 
 import json
@@ -24,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 
+from scripts import real_pair
 from scripts.engines_page import AUDIT_LENGTH, ENGINES, LEVELS, PARTS, SERVERS, page
 from sdbench.files import write_whole
 from sdbench.metrics.cells import settings_of
@@ -135,6 +137,22 @@ def refuse_two_pairs(folder: Path, results: Results) -> None:
             )
 
 
+def pair_of_records(options: Mapping[str, str]) -> str | None:
+    """Return the pair of all records in `runs`, None if there are none; a ValueError if there are several pairs."""
+    names = [f"{folder_name(engine, options)}{end}" for engine in ENGINES for end in ("", "-audit")]
+    folders = [folder for name in names if ((folder := Path(options["runs"]) / name) / "records").is_dir()]
+    models = [config.get("model") for folder in folders for config in read(folder).configs.values()]
+    pairs = {
+        real_pair.pair_of(str(model["target"]), str(model["draft"])) if isinstance(model, Mapping) else str(model)
+        for model in filter(None, models)
+    }
+    if len(pairs) > 1:
+        raise ValueError(
+            f"{options['runs']} holds records of several pairs ({', '.join(sorted(pairs))}): give each pair its own runs="
+        )
+    return next(iter(pairs), None)
+
+
 def run_to_its_end(command: list[str], env: Mapping[str, str]) -> None:
     """Run a command; a CalledProcessError if it fails. An interrupted one gets the time to write what it has decoded."""
     process = subprocess.Popen(command, env=env, start_new_session=True)  # Ctrl-C reaches it through this process, once
@@ -227,12 +245,8 @@ def write(options: Mapping[str, str]) -> None:
 
     An engine without records there keeps its rows of the engines.csv in `out`, whose records may lie on another machine.
     """
-    runs, out = Path(options["runs"]), Path(options["out"])
-    kept = (
-        pd.read_csv(out / "engines.csv")
-        if (out / "engines.csv").exists()
-        else pd.DataFrame({"engine": [], "threads": []})
-    )
+    runs, path, pair = Path(options["runs"]), Path(options["out"]) / "engines.csv", pair_of_records(options)
+    kept = real_pair.rows_of(path, pair)
     threads = int(options["threads"])
     folders = {engine: runs / folder_name(engine, options) for engine in ENGINES}
     folders = {engine: folder for engine, folder in folders.items() if folder.exists()}
@@ -241,11 +255,12 @@ def write(options: Mapping[str, str]) -> None:
     tables = []
     for engine in ENGINES:
         is_new = engine in folders
-        tables.append(kept[(kept["engine"] == engine) & ((kept["threads"] != threads) | (not is_new))])
+        if len(kept):
+            tables.append(kept[(kept["engine"] == engine) & ((kept["threads"] != threads) | (not is_new))])
         if is_new:
             results = read(folders[engine])
             refuse_two_pairs(folders[engine], results)
-            tables.append(pd.DataFrame(rows_of(engine, results)).assign(threads=threads))
+            tables.append(pd.DataFrame(rows_of(engine, results)).assign(threads=threads, pair=pair))
     table = pd.concat([rows.astype(object) for rows in tables if len(rows)], ignore_index=True).infer_objects()
     table["audit"] = table["audit"].astype(object)
     for engine in ENGINES:  # an audit has records of its own: it is shown with rows that were measured elsewhere, too
@@ -257,9 +272,9 @@ def write(options: Mapping[str, str]) -> None:
         audited = table[is_plain & (table["engine"] == engine) & (table["threads"] == threads)]
         for index, name in audited["verifier"].items():
             table.loc[index, "audit"] = verdicts.get(name, table.loc[index, "audit"])
-    out.mkdir(parents=True, exist_ok=True)
-    table.to_csv(out / "engines.csv", index=False, float_format="%.6g")
-    write_whole(out / "engines.md", page(table, options))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    table.to_csv(path, index=False, float_format="%.6g")
+    write_whole(path.with_suffix(".md"), page(table, options))
 
 
 def main(words: Sequence[str]) -> int:
@@ -282,8 +297,11 @@ def main(words: Sequence[str]) -> int:
                 raise ValueError(f"{name} must be {what}, got {options[name]}") from None
         if not missing and "vllm" in engines and not options["python"]:
             raise ValueError("python names no interpreter: scripts/vllm_env makes an environment that has vllm")
-        for engine in engines if not missing else ():
-            refuse_other_pair(engine, options)
+        if not missing:
+            for engine in engines:
+                refuse_other_pair(engine, options)
+            pair = real_pair.pair_of(options["target"], options["draft"])
+            real_pair.rows_of(Path(options["out"]) / "engines.csv", pair)
     try:
         with sigterm_as_ctrl_c():
             if not missing:

@@ -13,7 +13,7 @@ TARGET and DRAFT are GGUF files or folders; each figure is of whole commands, `p
   name both dtypes.
 
 `runs` keeps the records, and must be empty or new: a run that finds its texts decodes none. `out` gets runs.csv and runs.md; rows
-of parts that are not measured stay. The exit status is 1 if a figure misses its bound.
+of parts that are not measured stay, and rows of another pair are refused. The exit status is 1 if a figure misses its bound.
 """
 
 import os
@@ -32,6 +32,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 
+from scripts import real_pair
 from sdbench.files import write_whole
 from sdbench.metrics.markup import markdown
 from sdbench.records import read
@@ -165,11 +166,11 @@ def num_texts(folder: Path) -> int:
 PARTS = {"memory": memory, "kill": kill}
 
 
-def write(out: Path, rows: list[Row]) -> None:
-    """Add rows to those of `out`; a row of the same name is replaced."""
-    path, table = out / "runs.csv", pd.DataFrame([vars(row) for row in rows], columns=COLUMNS)
-    if path.is_file():
-        table = pd.concat([pd.read_csv(path), table]).drop_duplicates("what", keep="last")
+def write(out: Path, rows: list[Row], pair: str) -> None:
+    """Add rows of a pair to those of `out`; a row of the same name is replaced."""
+    path, table = out / "runs.csv", pd.DataFrame([vars(row) for row in rows], columns=COLUMNS).assign(pair=pair)
+    if len(others := real_pair.rows_of(path, pair)):
+        table = pd.concat([others, table]).drop_duplicates("what", keep="last")
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(path, index=False)
     head = ["what", "wanted", "measured", "met"]
@@ -201,6 +202,8 @@ def main(words: list[str]) -> int:
             raise ValueError(f"dtype must be {' or '.join(DTYPES)}, got {options['dtype']}")
         if options["runs"] and Path(options["runs"]).is_dir() and any(Path(options["runs"]).iterdir()):
             raise ValueError(f"{options['runs']} is not empty: give another runs=, or none")
+        pair_name = real_pair.pair_of(*given.paths)
+        real_pair.rows_of(Path(options["out"]) / "runs.csv", pair_name)
     pair = Pair(*given.paths, options["data"], int(options["tokens"]))
     rows: list[Row] = []
     try:
@@ -209,7 +212,7 @@ def main(words: list[str]) -> int:
                 for row in PARTS[part](pair, Path(options["runs"] or folder), options):
                     rows.append(row)
                     print(row, flush=True)
-                    write(Path(options["out"]), rows)
+                    write(Path(options["out"]), rows, pair_name)
     except RuntimeError as error:
         print(f"real_runs: {error}", file=sys.stderr)
         return Exit.FAILED

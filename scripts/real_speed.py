@@ -25,6 +25,7 @@ import torch
 import transformers
 
 from scripts.bench_engine import FEW_WS, HEAD, SHORT, WS, Bench, Figure, over_bare
+from scripts.real_pair import pair_of
 from sdbench import generate, tasks
 from sdbench.engine import Engine
 from sdbench.lm.load import find, load_model, load_tokenizer
@@ -152,7 +153,7 @@ def main(words: list[str]) -> int:
         parts = choose("parts", options["parts"], DEFAULTS["parts"].split(","))
         context, out = int(number(given, "context") or DEFAULTS["context"]), Path(options["out"])
         about = (
-            f"{' and '.join(Path(path).stem for path in given.paths)} in {options['dtype']} on the CPU, {options['new']} tokens "
+            f"{pair_of(*given.paths)} in {options['dtype']} on the CPU, {options['new']} tokens "
             "a text. *a over b* is a divided by b, measured in turn. Written by `python scripts/real_speed.py`."
         )
         figures = held_figures(out, about)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from scripts import real_runs
+from scripts import real_pair, real_runs
 
 ROOT = Path(__file__).parents[2]
 
@@ -27,6 +27,35 @@ def test_a_bad_option_is_one_sentence(word, reason, capsys):
         real_runs.main(["target", "draft", "data=rows.jsonl", word])
     assert end.value.code == 2
     assert reason in capsys.readouterr().err
+
+
+def test_rows_of_another_pair_are_refused_before_anything_runs(tmp_path, capsys, monkeypatch):
+    """Before, a second pair replaced the rows of the first one by one. A dequantised copy of a file is the same pair."""
+    row = real_runs.Row("a", "1", "1", True)
+    monkeypatch.setattr(real_runs, "PARTS", dict.fromkeys(real_runs.PARTS, lambda *_: [row]))
+    words = ["data=d", f"runs={tmp_path}/new", f"out={tmp_path}"]
+    assert real_runs.main(["x/big-1.5b.gguf", "y/small-0.5b.gguf", *words]) == 0
+    assert real_runs.main(["other/big-1.5b", "small-0.5b/", *words]) == 0
+    assert len(pd.read_csv(tmp_path / "runs.csv")) == 1
+    with pytest.raises(SystemExit) as end:
+        real_runs.main(["big-1.gguf", "small-0.5b.gguf", *words])
+    assert end.value.code == 2
+    sentence = "has rows of big-1.5b and small-0.5b, not of big-1 and small-0.5b: give another out="
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("table", ["runs.csv", "engines.csv"])
+def test_the_committed_rows_are_recognised_as_those_of_their_pair(table):
+    pair = real_pair.pair_of("/models/qwen-coder-1.5b.gguf", "copies/qwen-coder-0.5b")
+    assert len(real_pair.rows_of(ROOT / "results/real" / table, pair))
+    with pytest.raises(ValueError, match="not of a and b"):
+        real_pair.rows_of(ROOT / "results/real" / table, "a and b")
+
+
+def test_rows_without_a_pair_are_those_of_an_unknown_one(tmp_path):
+    (tmp_path / "runs.csv").write_text("what,wanted,measured,is_met\na,1,1,True\n")
+    with pytest.raises(ValueError, match="has rows of an unknown pair, not of a and b"):
+        real_pair.rows_of(tmp_path / "runs.csv", "a and b")
 
 
 @pytest.mark.slow

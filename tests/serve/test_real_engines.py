@@ -1,5 +1,6 @@
 """The table of engines: its runs are valid, its rows are those of the records, and what is missing is named with its command."""
 
+import json
 import shutil
 from itertools import product
 from pathlib import Path
@@ -245,6 +246,39 @@ def test_a_table_of_two_targets_in_one_folder_is_refused(tmp_path, capsys):
         real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out"])
     assert ended.value.code == 2
     assert "holds records of several targets (" in capsys.readouterr().err
+
+
+def records_of(folder, target, draft):
+    """Records that no command would plan: their configuration names the pair."""
+    home = write_synthetic(folder, n=2, ws=(), temperature=0.0, timing_examples=0)
+    for file in (home / "records").glob("run-*.json"):
+        run = json.loads(file.read_text())
+        run["config"]["model"] = {"target": target, "draft": draft}
+        file.write_text(json.dumps(run))
+
+
+def test_rows_of_another_pair_are_refused_where_the_table_is_written(tmp_path, capsys):
+    """Before, they joined the first pair's rows, and the fastest setting was looked for among both."""
+    records_of(tmp_path / "runs" / "native", "x/big-1.5b.gguf", "small.gguf")
+    records_of(tmp_path / "other" / "llamacpp", "big-1.gguf", "small.gguf")
+    records_of(tmp_path / "same" / "llamacpp", "big-1.5b", "y/small")
+    assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out"]) == 0
+    before = (tmp_path / "out" / "engines.csv").read_text()
+    files = ["target=big-1.gguf", "draft=small.gguf", "data=d"]
+    for words in ([f"runs={tmp_path}/other"], [f"runs={tmp_path}/none", *files]):
+        with pytest.raises(SystemExit) as ended:
+            real_engines.main([*words, f"out={tmp_path}/out"])
+        assert ended.value.code == 2
+        assert "has rows of big-1.5b and small, not of big-1 and small: give another out=" in capsys.readouterr().err
+    assert (tmp_path / "out" / "engines.csv").read_text() == before
+    assert real_engines.main([f"runs={tmp_path}/same", f"out={tmp_path}/out"]) == 0
+    table = pd.read_csv(tmp_path / "out" / "engines.csv")
+    assert set(table["engine"]) == {"native", "llamacpp"}
+    assert set(table["pair"]) == {"big-1.5b and small"}
+    (tmp_path / "other" / "llamacpp").rename(tmp_path / "runs" / "llamacpp")
+    with pytest.raises(SystemExit):
+        real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/fresh"])
+    assert "holds records of several pairs (big-1 and small, big-1.5b and small)" in capsys.readouterr().err
 
 
 def test_near_ties_are_looked_for_in_every_lossless_setting(monkeypatch):
