@@ -38,7 +38,7 @@ from scripts.bench_rules import measure_rules, names_of
 from scripts.bench_tools import Stopwatch, hook_models, time_engines
 from sdbench import tasks
 from sdbench.engine import Engine, generate
-from sdbench.engines.native.plain import as_from_pretrained
+from sdbench.engines.native.plain import as_from_pretrained, drafting, without_defaults
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM
 from sdbench.prepare.provenance import environment
@@ -132,11 +132,14 @@ class Bench:
     def theirs(
         self, texts: list[list[int]], ws: list[float], *, is_assisted: bool = True, is_sampled: bool = True
     ) -> int:
-        options = self.draft.generation_config
-        options.num_assistant_tokens, options.num_assistant_tokens_schedule = 5, "constant"
-        options.assistant_confidence_threshold = 0
-        total = 0
-        with as_from_pretrained(self.target, self.draft):
+        """Decode by transformers' loop, without the sampling that a folder's generation_config.json may ask for: ours has none."""
+        total, num_draft = 0, 5 if is_assisted else 0
+        with (
+            without_defaults(self.target),
+            without_defaults(self.draft),
+            as_from_pretrained(self.target, self.draft),
+            drafting(self.draft, num_draft) as assistant,
+        ):
             for text in texts:
                 ids = torch.tensor([text], device=self.device)
                 for w in ws:
@@ -144,12 +147,12 @@ class Bench:
                     out = self.target.generate(
                         ids,
                         attention_mask=torch.ones_like(ids),
-                        assistant_model=self.draft if is_assisted else None,
                         max_new_tokens=self.new,
                         do_sample=is_sampled,
                         top_k=0,
                         eos_token_id=None,
                         **weight,
+                        **assistant,
                     )
                     total += out.shape[1] - len(text)
         return total

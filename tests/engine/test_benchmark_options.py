@@ -1,9 +1,11 @@
 """scripts/bench_engine.py refuses what it would not measure, in one sentence and before it reads weights."""
 
 import pytest
+import torch
+from transformers import GenerationConfig
 
 from scripts.bench_cold import options_of_processes
-from scripts.bench_engine import main
+from scripts.bench_engine import Bench, main
 from scripts.bench_rules import names_of
 from sdbench.config import config_dir
 
@@ -41,3 +43,31 @@ def test_an_unknown_rule_among_known_ones_is_refused(capsys):
     assert message.endswith(", got typcial\n")
     assert names_of("typical,exact") == ["exact", "typical"]
     assert names_of("all") == sorted(path.stem for path in (config_dir() / "verifier").glob("*.yaml"))
+
+
+class Folder(torch.nn.Module):
+    """A model whose folder asks for other sampling than temperature 1; it keeps the options of each call."""
+
+    def __init__(self):
+        super().__init__()
+        self.generation_config = GenerationConfig(temperature=0.5, top_p=0.8, repetition_penalty=1.1, do_sample=True)
+        self.calls = []
+
+    def generate(self, ids, assistant_model=None, **options):
+        self.calls.append((self.generation_config, assistant_model and assistant_model.generation_config))
+        return torch.cat([ids, ids], dim=1)
+
+
+@pytest.mark.parametrize("is_assisted", [True, False])
+def test_transformers_loop_samples_as_ours_does_whatever_a_folder_asks_for(is_assisted):
+    target, draft = Folder(), Folder()
+    before = [model.generation_config for model in (target, draft)]
+    bench = Bench(target, draft, "cpu", 1, 1, 1, 3, [])
+    assert bench.theirs([[1, 2, 3]], [0.5, 1.0], is_assisted=is_assisted) == 6
+    for given, assistant in target.calls:
+        assert given == GenerationConfig()
+        assert (assistant is not None) == is_assisted
+        if assistant is not None:
+            assert (assistant.temperature, assistant.top_p, assistant.repetition_penalty) == (None, None, None)
+            assert (assistant.num_assistant_tokens, assistant.num_assistant_tokens_schedule) == (5, "constant")
+    assert [model.generation_config for model in (target, draft)] == before
