@@ -109,6 +109,8 @@ def by_method(kind: str, rows: Sequence[Row]) -> list[str]:
     lines = [f"## {kind.capitalize()}", "", *heading(head)]
     for method in (*RIVALS, OWN):
         chosen = [row for row in rows if row.method == method]
+        if not chosen:  # it is tried at small n alone
+            continue
         covers, widths = [row.coverage for row in chosen], [row.width for row in chosen if row.width == row.width]
         cells = [f"{max(row.below_low for row in chosen):.1%}", f"{min(covers):.1%}", f"{max(covers):.1%}"]
         lines.append(f"| {method} | {' | '.join(cells)} | {np.median(widths):.2f} | {max(widths):.2f} |")
@@ -181,10 +183,10 @@ def main(arguments: Sequence[str]) -> None:
     for n in sizes:
         for law in laws():
             rows += rows_of(law, n, runs)
+        page, lines = to_markdown(rows, runs), ",\n".join(json.dumps(asdict(row), ensure_ascii=False) for row in rows)
         out.mkdir(parents=True, exist_ok=True)
-        lines = ",\n".join(json.dumps(asdict(row), ensure_ascii=False) for row in rows)
         (out / "means.json").write_text(f"[\n{lines}\n]\n")
-        (out / "means.md").write_text(to_markdown(rows, runs))
+        (out / "means.md").write_text(page)
         print(f"n={n} done", flush=True)
 
 
