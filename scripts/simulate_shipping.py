@@ -11,7 +11,7 @@ answer, and by Holm's method over all settings.
 import json
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -29,6 +29,7 @@ from sdbench.words import exit_on_mistake, parse_words
 
 DEFAULTS = {"runs": "8000", "settings": "1,3,9,20", "texts": "8,30", "out": "results/statistics"}
 SAFE = Estimate(0.0, -0.1, 0.1, 150)
+IN_WORDS = dict(enumerate(("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")))
 
 
 def shipped_by_mistake(*, runs: int, settings: int, n: int = 8, seed: int = 0) -> float:
@@ -48,28 +49,34 @@ def shipped_by_mistake(*, runs: int, settings: int, n: int = 8, seed: int = 0) -
     return wrong / runs
 
 
+def page_of(shares: Mapping[int, Mapping[int, float]], runs: int) -> str:
+    """Return the page of {texts timed: {settings: share of runs}}."""
+    error, fewest = math.sqrt(ALPHA * (1 - ALPHA) / runs), min(shares)
+    counts = list(shares[fewest])
+    rows = [[str(n), *(f"{share:.2%}" for share in by_count.values())] for n, by_count in shares.items()]
+    return (
+        "# How often a setting that is no faster is shipped\n\n"
+        f"Written by `python scripts/simulate_shipping.py runs={runs} settings={','.join(map(str, counts))} "
+        f"texts={','.join(map(str, shares))}`.\n"
+        f"Share of {runs:,} runs that prove one of several settings faster, by the number of timed texts.\n"
+        f"The nominal share is {ALPHA:.1%}, with a standard error of {error:.2%}. With {IN_WORDS.get(fewest, fewest)} texts of "
+        "different lengths, Student's\n"
+        f"limits of a ratio of sums err up to {max(shares[fewest].values()) / ALPHA:.2f} times as often as their level says.\n\n"
+        f"{markdown(['texts timed', *(f'{count} settings' for count in counts)], rows)}"
+    )
+
+
 def main(words: Sequence[str]) -> None:
     with exit_on_mistake("simulate_shipping", __doc__, words):
         options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
         runs = int(options["runs"])
         counts, texts = ([int(x) for x in options[name].split(",")] for name in ("settings", "texts"))
     shares = {n: {count: shipped_by_mistake(runs=runs, settings=count, n=n) for count in counts} for n in texts}
-    error = math.sqrt(ALPHA * (1 - ALPHA) / runs)
-    rows = [[str(n), *(f"{share:.2%}" for share in by_count.values())] for n, by_count in shares.items()]
-    text = (
-        "# How often a setting that is no faster is shipped\n\n"
-        f"Written by `python scripts/simulate_shipping.py runs={runs} settings={options['settings']} "
-        f"texts={options['texts']}`.\n"
-        f"Share of {runs:,} runs that prove one of several settings faster, by the number of timed texts.\n"
-        f"The nominal share is {ALPHA:.1%}, with a standard error of {error:.2%}. With eight texts of "
-        "different lengths, Student's\nlimits of a ratio of sums err up to 1.25 times as often as their level says.\n\n"
-        f"{markdown(['texts timed', *(f'{count} settings' for count in counts)], rows)}"
-    )
     out = Path(options["out"])
     out.mkdir(parents=True, exist_ok=True)
     tree = {"runs": runs, "alpha": ALPHA, "shipped": shares}
     (out / "shipping.json").write_text(json.dumps(tree, indent=1) + "\n")
-    (out / "shipping.md").write_text(text)
+    (out / "shipping.md").write_text(page_of(shares, runs))
 
 
 if __name__ == "__main__":
