@@ -11,7 +11,7 @@ temperature and position, and losses.md with the differences from the untrained 
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import product
 from pathlib import Path
 
@@ -68,7 +68,9 @@ def acceptance_of(generations: pd.DataFrame) -> pd.Series:
     return sums["accepted"] / sums["examined"]
 
 
-def text_of(lines: Sequence[Sequence[str]], n: str, steps: str, seconds: dict[str, int]) -> str:
+def text_of(lines: Sequence[Sequence[str]], sizes: Collection[int], steps: str, seconds: dict[str, int]) -> str:
+    """Return the page; `sizes` are the numbers of examples behind its lines."""
+    n = " to ".join(map(str, sorted({min(sizes), max(sizes)})))
     took = ", ".join(f"{loss} {spent} s" for loss, spent in seconds.items())
     about = (
         f"`drafter=mtp` on llama-tiny and gsm8k-tiny, lossless, n = {n}, {NUM_DRAFT} drafted tokens; each loss trained for {steps} "
@@ -88,10 +90,11 @@ def main(words: Sequence[str]) -> int:
     losses = [UNTRAINED, *options["losses"].split(",")]
     heads = {loss: train(loss, steps, records) for loss in losses}
     seconds = {loss: json.loads((heads[loss] / CARD).read_text())["seconds"] for loss in losses[1:]}
-    frames, lines, untrained = [], [], pd.Series(dtype=float)
+    frames, lines, sizes, untrained = [], [], set[int](), pd.Series(dtype=float)
     for temperature, loss in product(options["temperatures"].split(","), losses):
         rounds, generations = decode(heads[loss], loss, temperature, n, records)
         positions, totals, each = by_position(rounds), rates(generations), acceptance_of(generations)
+        sizes.add(len(each))  # the records may hold more examples than n=
         untrained = each if loss == UNTRAINED else untrained
         gain = paired_interval(each.to_numpy(), untrained.loc[each.index].to_numpy(), bounds=(0, 1))
         frames.append(positions.assign(loss=loss, temperature=temperature).drop(columns="cell"))
@@ -103,7 +106,7 @@ def main(words: Sequence[str]) -> int:
         lines.append([loss, temperature, *by_slot, *whole, "" if loss == UNTRAINED else format_interval(gain, 3)])
     out.mkdir(parents=True, exist_ok=True)
     pd.concat(frames).to_csv(out / "losses.csv", index=False, float_format="%.6g")
-    (out / "losses.md").write_text(text_of(lines, n, steps, seconds))
+    (out / "losses.md").write_text(text_of(lines, sizes, steps, seconds))
     return 0
 
 
