@@ -7,7 +7,7 @@ out=FOLDER      gets target/, draft/ and training.json                   (traine
 role=A,B        target, draft or both                                    (target,draft)
 start=FOLDER    has target/ with the weights of the plain phases: training begins with the first phase in a voice
 exits=STEPS     train the pair's target this many steps further with losses at every second layer (LayerSkip), as
-                drafter=early-exit needs; out gets target/, for model.target=FOLDER
+                drafter=early-exit needs; out gets target/, for model.target=FOLDER. Not with role=, start= or seed=
 seed=N          other first weights and rows, under the same tokenizer
 
 A training that was interrupted continues when the same command is run again.
@@ -46,6 +46,9 @@ def main(words: Sequence[str]) -> None:
         exits = options.get("exits")
         if exits is not None and not (exits.isdecimal() and int(exits)):
             raise ValueError(f"exits must be a whole number of steps, at least 1, got {exits}")
+        ignored = [f"{option}=" for option in ("role", "start", "seed") if exits is not None and option in options]
+        if ignored:
+            raise ValueError(f"exits= trains the shipped target of pair= further: remove {', '.join(ignored)}")
         if not is_rank():
             raise SystemExit(start_ranks([__file__, *words], out))
         with join_ranks(out) as rank:
