@@ -20,7 +20,7 @@ from sdbench.config import ConfigError
 from sdbench.config.checks import integer, number
 from sdbench.errors import first_line
 from sdbench.hub import COMMIT, fetch
-from sdbench.tasks import harness
+from sdbench.tasks import harness, harness_files
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
 from sdbench.tasks.harness_api import check_library
@@ -102,7 +102,7 @@ class LmEvalTask(DataTask):
 
     @cached_property
     def _file(self) -> Path:
-        return harness.file_of(str(self.task), self.include_path)
+        return harness_files.file_of(str(self.task), self.include_path)
 
     @cached_property
     def _tree(self) -> Mapping[str, Any]:
@@ -208,7 +208,7 @@ class LmEvalTask(DataTask):
             "harness": {
                 "task": self.task,
                 "version": self._object.VERSION,
-                "files": harness.digests_of(self._file),
+                "files": harness_files.digests_of(self._file),
                 "metrics": [metric.to_json() for metric in self.metrics],
                 **({"programs": "answer and test in one scope"} if self._tree.get("unsafe_code") else {}),
             },

@@ -101,7 +101,7 @@ def compare(name, options):
     evaluator.add_env_info = lambda results: None  # it lists every installed package, for each task
 
     import sdbench.tasks
-    from sdbench.tasks import harness
+    from sdbench.tasks import harness_files
 
     ours = sdbench.tasks.load(f"lm-eval:{name}", seed=None, n=20, **options)
     examples = list(ours.examples())
@@ -168,7 +168,7 @@ def compare(name, options):
         "limits": [ours.max_new_tokens, list(ours.stop)],
         "rows": rows,
         "whole": whole,
-        "files": harness.digests_of(ours._file),
+        "files": harness_files.digests_of(ours._file),
         "commit": ours.dataset_commit,
     }
 

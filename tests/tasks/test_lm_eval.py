@@ -243,6 +243,30 @@ def test_a_folder_of_ones_own_is_keyed_by_its_files_and_code(tmp_path):
 
 
 @needs_lm_eval
+def test_code_is_keyed_wherever_the_harness_finds_it(tmp_path, monkeypatch):
+    """Importable modules, and what they import from the folder above, were in no key."""
+    package = tmp_path / "packages" / "metrics_of_ours"
+    (package / "parts").mkdir(parents=True)
+    for folder in (package, package / "parts"):
+        (folder / "__init__.py").write_text("")
+    (package / "parts" / "scores.py").write_text(
+        "from .. import above\nfrom ..beside import more\ndef judge(doc, results):\n    return {'near': 0.5}\n"
+    )
+    (package / "above.py").write_text("")
+    (package / "beside.py").write_text("more = 1\n")
+    text = OURS.replace("include: common", "dataset_path: org/none\ntest_split: test")
+    text = text.replace("scores.judge", "metrics_of_ours.parts.scores.judge")
+    (tmp_path / "ours.yaml").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path / "packages")
+    task = load("ours", include_path=str(tmp_path), shots=None)
+    before = task.describe()["harness"]["files"]
+    assert sorted(before) == ["above.py", "beside.py", "ours.yaml", "scores.py"]
+    (package / "above.py").write_text("pass\n")
+    after = task.describe()["harness"]["files"]
+    assert {name for name in before if before[name] != after[name]} == {"above.py"}
+
+
+@needs_lm_eval
 def test_corpus_statistics_of_the_harness_have_no_bounds_whatever_is_given(tmp_path):
     """So no decision is made by them: tests/metrics/test_recommend.py."""
     (tmp_path / "ours.yaml").write_text(f"{FILTERED}\nmetric_list: [{{metric: bleu}}, {{metric: ter}}]\n")
