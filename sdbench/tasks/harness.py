@@ -116,9 +116,19 @@ def build(name: str, path: Path, **changes: Any) -> Any:
         raise ConfigError(
             f"task=lm-eval:{name} runs generated programs outside the sandbox of sdbench, so it is refused"
         )
+    options = {key: value for key, value in config.items() if key not in STRUCTURE}
     with quiet():
-        options = {key: value for key, value in config.items() if key not in STRUCTURE}
-        return import_object("lm_eval.api.task.ConfigurableTask")(config={**options, **changes})
+        try:
+            return import_object("lm_eval.api.task.ConfigurableTask")(config={**options, **changes})
+        except AssertionError as error:
+            if "custom_dataset" in changes or not callable(config.get("custom_dataset")):
+                raise
+            # Rows of RULER have a number of tokens, and the harness hands it the name of the evaluated model's tokenizer.
+            why = first_line(error).partition(". ")[0].rstrip(".")
+            raise ConfigError(
+                f"task=lm-eval:{name} makes its rows with an option that sdbench does not give it ({why}): give it in "
+                "`metadata` of a copy of the task's file (task.include_path=), or rows as task.data=FILE"
+            ) from None
 
 
 def _refuse_unknown_filters(name: str, config: Mapping[str, Any]) -> None:

@@ -266,6 +266,33 @@ def test_code_is_keyed_wherever_the_harness_finds_it(tmp_path, monkeypatch):
     assert {name for name in before if before[name] != after[name]} == {"above.py"}
 
 
+NEEDY = """
+def make(tokenizer=None, **_):
+    assert tokenizer, "No tokenizer or pretrained provided. Such tasks make their rows."
+    import datasets
+    return {"test": datasets.Dataset.from_list([{"question": tokenizer, "answer": "yes"}])}
+"""
+
+
+@needs_lm_eval
+def test_a_task_that_makes_its_rows_with_a_tokenizer_is_one_sentence(tmp_path, capsys):
+    """As those of RULER, which ended with an AssertionError and exit code 1."""
+    file = tmp_path / "ours.yaml"
+    file.write_text(FILTERED.replace("dataset_path: org/none", "custom_dataset: !function rows.make"))
+    (tmp_path / "rows.py").write_text(NEEDY)
+    words = ["model=llama-tiny", "task=lm-eval:ours", f"task.include_path={tmp_path}"]
+    assert main([*words, f"results={tmp_path / 'out'}"]) == 2
+    assert re.fullmatch(
+        r"\S+ task=lm-eval:ours makes its rows with an option that sdbench does not give it \(No tokenizer or pretrained "
+        r"provided\): give it in `metadata` of a copy of the task's file \(task.include_path=\), or rows as task.data=FILE\n",
+        capsys.readouterr().err,
+    )
+    assert len(load("ours", include_path=str(tmp_path), shots=None).rows) == len(path("gsm8k").read_text().splitlines())
+    file.write_text(f"{file.read_text()}metadata: {{version: 1, tokenizer: some}}\n")
+    (row,) = load("ours", include_path=str(tmp_path), shots=None, data=None).rows.values()
+    assert row["question"] == "some"
+
+
 @needs_lm_eval
 def test_corpus_statistics_of_the_harness_have_no_bounds_whatever_is_given(tmp_path):
     """So no decision is made by them: tests/metrics/test_recommend.py."""
