@@ -99,8 +99,11 @@ def read_file(path: Path, *, resolves: bool = False) -> dict[str, Any]:
         return import_object(f"{LIBRARY}._yaml_loader.load_yaml")(path, resolve_func=resolves)
 
 
-def build(name: str, path: Path, **changes: Any) -> Any:
-    """Return the harness's task object; `changes` override its file. Its data set is loaded."""
+def build(name: str, path: Path, *, shots_split: str | None = None, **changes: Any) -> Any:
+    """Return the harness's task object; `changes` override its file. Its data set is loaded.
+
+    `shots_split`: the split of which shots are drawn. If it is the `test_split`, the harness leaves out the evaluated row.
+    """
     _compile_templates_once()
     is_code = bool(read_file(path).get("unsafe_code"))
     with _code_metric() if is_code else nullcontext():
@@ -117,9 +120,11 @@ def build(name: str, path: Path, **changes: Any) -> Any:
             f"task=lm-eval:{name} runs generated programs outside the sandbox of sdbench, so it is refused"
         )
     options = {key: value for key, value in config.items() if key not in STRUCTURE}
+    if shots_split is not None:
+        options["fewshot_config"] = {**(config.get("fewshot_config") or {}), "split": shots_split}
     with quiet():
         try:
-            return import_object("lm_eval.api.task.ConfigurableTask")(config={**options, **changes})
+            task = import_object("lm_eval.api.task.ConfigurableTask")(config={**options, **changes})
         except AssertionError as error:
             if "custom_dataset" in changes or not callable(config.get("custom_dataset")):
                 raise
@@ -129,6 +134,22 @@ def build(name: str, path: Path, **changes: Any) -> Any:
                 f"task=lm-eval:{name} makes its rows with an option that sdbench does not give it ({why}): give it in "
                 "`metadata` of a copy of the task's file (task.include_path=), or rows as task.data=FILE"
             ) from None
+        if shots_split is not None and shots_split == task.config.test_split:
+            _refuse_shown_rows(name, task)
+    return task
+
+
+def _refuse_shown_rows(name: str, task: Any) -> None:
+    """Raise ConfigError where an evaluated row could be among its own shots.
+
+    The harness leaves it out by comparing rows as the task has processed them, and a sampler of the task's may not do so.
+    """
+    samplers = import_object("lm_eval.api.samplers.SAMPLER_REGISTRY").values()
+    if type(task.sampler) not in samplers or list(task.sampler.df) != list(task.eval_docs):
+        raise ConfigError(
+            f"task=lm-eval:{name} takes shots from the evaluated rows and cannot leave out the evaluated row itself, since its own "
+            "code draws or changes them: give other rows as task.shots_data=FILE"
+        )
 
 
 def _refuse_unknown_filters(name: str, config: Mapping[str, Any]) -> None:

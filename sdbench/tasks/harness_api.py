@@ -9,6 +9,7 @@ USED = (
     "lm_eval.tasks._yaml_loader:load_yaml",
     "lm_eval.filters:",  # registers filters
     "lm_eval.api.registry:filter_registry.keys",
+    "lm_eval.api.samplers:SAMPLER_REGISTRY",
     "lm_eval.api.metrics:mean",
     "lm_eval.utils:env.from_string",
     *(
@@ -21,7 +22,14 @@ USED = (
     ),
     *(
         f"lm_eval.api.task:TaskConfig.{name}"
-        for name in ("generation_kwargs", "num_fewshot", "test_split", "validation_split", "custom_dataset")
+        for name in (
+            "generation_kwargs",
+            "num_fewshot",
+            "test_split",
+            "validation_split",
+            "custom_dataset",
+            "fewshot_config",
+        )
     ),
     *(f"lm_eval.api.instance:Instance.{name}" for name in ("doc", "doc_id", "args", "resps", "filtered_resps")),
 )

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
 
 LENGTHS = ("max_gen_toks", "max_new_tokens", "max_tokens", "max_completion_tokens")  # as the harness prefers them
 LENGTH = 256  # of an answer, where the task's file gives none
+SHOTS = "shots_data"  # the split of the rows of this option, where the harness would draw from the evaluated ones
 
 
 @dataclass(kw_only=True)
@@ -114,23 +115,32 @@ class LmEvalTask(DataTask):
         self._run_code_here()  # modules of code tasks run a program when they are imported
         if self.first_row is not None:
             return self._build([self.first_row], process_docs=None, fewshot_config=None, num_fewshot=0)
-        shots = {} if self.shots is None else {"num_fewshot": integer("shots", self.shots, 0)}
+        shots: dict[str, Any] = {} if self.shots is None else {"num_fewshot": integer("shots", self.shots, 0)}
         if self.data is not None:
             return self._build(read_rows(Path(self.data)), **shots)
         return fetch(lambda: harness.build(str(self.task), self._file, **shots), self.dataset, kind="dataset")
 
     def _build(self, rows: Sequence[Row], **changes: Any) -> Any:
-        """Build the harness's task over given rows; shots come from its file, else from `shots_data`, else from the rows."""
+        """Build the harness's task over given rows; shots come from its file, else from `shots_data`, else from the other rows."""
         import datasets
 
         pool = rows if self.shots_data is None else read_rows(Path(self.shots_data))
         named = {kind: self._tree.get(f"{kind}_split") for kind in ("training", "validation", "test", "fewshot")}
         split = named["test"] or named["validation"]
+        shots = self._tree.get("fewshot_config") or {}
+        shown = (
+            shots.get("split") or named["fewshot"]
+        )  # in the harness before `samples`, which are the shots themselves
+        names = [name for name in (*named.values(), shown, SHOTS) if name is not None]
         splits = {
-            name: datasets.Dataset.from_list([dict(row) for row in (rows if name == split else pool)])
-            for name in named.values()
-            if name is not None
+            name: datasets.Dataset.from_list([dict(row) for row in (rows if name == split else pool)]) for name in names
         }
+        is_drawn = shown is not None or shots.get("samples") is None
+        if is_drawn and changes.get("num_fewshot", self._tree.get("num_fewshot")):
+            if self.shots_data is None:
+                changes |= {"shots_split": split, "test_split": split}
+            elif split == (shown or named["training"] or named["validation"] or split):
+                changes["shots_split"] = SHOTS
         return harness.build(str(self.task), self._file, custom_dataset=lambda **_: splits, **changes)
 
     @property
