@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports] - the extra lm-eval
 
 from sdbench.cli import compose_run
-from sdbench.config import GROUPS, KEYS, NATIVE, ConfigError, Run, show
+from sdbench.config import GROUPS, KEYS, NATIVE, Component, ConfigError, Run, show
+from sdbench.prepare.trained import GATES, TRAINED, kinds_of, with_trained
 from sdbench.probs import Warp
 
 SHORT = {"target": "model.target", "draft": "model.draft"}  # short names in --model_args target=…,draft=…
 SAMPLING = ("decode", "temperature", "top_k", "top_p", "max_new_tokens")  # decided by the harness for each task
 # Options of a run that this model reads, and what replaces some of the others.
-READ = ("model", "verifier", "drafter", "w", "num_draft", "seed", "batch_size", "device", "dtype", "method", "engine")
+READ = ("model", "verifier", "drafter", "w", "num_draft", "seed", "batch_size", "device", "dtype", "engine")
 INSTEAD = {
     "task": "name tasks by --tasks, and a trained head by its folder or as trained:TASK",
     "n": "give --limit",
     "experiment": "name the pair, the rule and the drafter",
+    "method": "name the rule with its head, such as verifier=diversed,verifier.head=trained:TASK",
 }
 OF_ANSWERS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top_p")
 # Options of `generate` that sdbench does not have, with the values at which they do nothing.
@@ -102,7 +105,24 @@ def run_of(options: Mapping[str, Any]) -> Run:
             "lm_eval evaluates one model at a time: name one rule with one value of its knobs, one drafter and one num_draft, "
             "such as --model_args target=ID,draft=ID,verifier=ensemble,w=0.7,num_draft=5"
         )
-    return run
+    for drafter in run.drafters:
+        _refuse_unnamed_heads(drafter)
+    # The tasks decide the temperature, so no head is chosen because it was trained at that of the configuration.
+    return replace(with_trained(replace(run, temperature=math.nan)), temperature=run.temperature)
+
+
+def _refuse_unnamed_heads(drafter: Component) -> None:
+    """Raise ConfigError for a head or a gate that a run would look up by its task or its temperature, which are not known here."""
+    for option, kind in kinds_of(drafter).items():
+        head, name = drafter.options.get(option), f"drafter={drafter.name}"
+        if kind.startswith(GATES) and (head is None or str(head).startswith(TRAINED)):
+            raise ConfigError(
+                f"{name} needs drafter.{option}=FOLDER in lm_eval: a gate is of one temperature, and the tasks decide theirs"
+            )
+        if head is None:
+            raise ConfigError(
+                f"{name} needs drafter.{option}=trained:TASK or drafter.{option}=FOLDER in lm_eval, whose tasks do not name it"
+            )
 
 
 def _refuse_unread(key: str) -> None:

@@ -58,16 +58,21 @@ def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
 
 def with_drafter_head(run: Run, drafter: Component) -> Component:
     """Return a trained drafter with the folders of its head and its gate, where it names none or trained:TASK."""
-    kinds = {"head": f"drafters/{drafter.name}"} if f"drafters/{drafter.name}" in SUBCOMMANDS else {}
-    if drafter.options.get("length") == GATE:
-        kinds["length_head"] = f"{GATES}/{class_name(drafter)}"
     options = dict(drafter.options)
-    for option, kind in kinds.items():
+    for option, kind in kinds_of(drafter).items():
         head = options.get(option)
         if head is None or (isinstance(head, str) and head.startswith(TRAINED)):
             task = run.task.name if head is None else head.removeprefix(TRAINED)
             options[option] = _folder(run, f"drafter.{option}", kind, task, drafter)
     return replace(drafter, options=options)
+
+
+def kinds_of(drafter: Component) -> dict[str, str]:
+    """Return the options of a drafter that name what was trained, with the folder below results/ of each."""
+    kinds = {"head": f"drafters/{drafter.name}"} if f"drafters/{drafter.name}" in SUBCOMMANDS else {}
+    if drafter.options.get("length") == GATE:
+        kinds["length_head"] = f"{GATES}/{class_name(drafter)}"
+    return kinds
 
 
 def class_name(drafter: Component) -> str:

@@ -231,6 +231,17 @@ def num_kept(path):
         ({"shard": "1/2"}, "shard is an option .* no effect"),
         ({"timing.cells": 3}, "timing.cells is an option .* no effect"),
         ({"experiment": "tiny"}, "experiment is an option .* no effect in lm_eval: name the pair"),
+        ({"method": "learned"}, "method is an option .* no effect in lm_eval: name the rule with its head"),
+        ({"drafter": "mtp"}, r"drafter=mtp needs drafter.head=trained:TASK or drafter.head=FOLDER in lm_eval"),
+        (
+            {"drafter": "gate"},
+            r"drafter=gate needs drafter.length_head=FOLDER in lm_eval: a gate is of one temperature",
+        ),
+        (
+            {"drafter": "gate", "drafter.length_head": "trained:gsm8k-tiny"},
+            r"drafter=gate needs drafter.length_head=FOLDER in lm_eval",
+        ),
+        ({"drafter": "mtp", "drafter.head": "trained:wmt"}, "no head was trained for model=llama-tiny on task=wmt"),
     ],
 )
 def test_what_is_no_setting_is_one_sentence(options, words):
@@ -309,6 +320,28 @@ def test_a_value_arrives_whole():
     path = "/models/" + "a-long-folder/" * 12 + "target"
     run = run_of({"target": path, "draft": "org/small", "model.packed": False, "num_draft": [3], "verifier": "exact"})
     assert (run.model.target, run.model.packed, run.num_draft) == (path, False, (3,))
+
+
+@needs_lm_eval
+@pytest.mark.parametrize(
+    ("options", "kind"),
+    [
+        ({"verifier": "diversed", "verifier.head": "trained:gsm8k-tiny", "verifier.offset": 0}, "heads"),
+        ({"drafter": "mtp", "drafter.head": "trained:gsm8k-tiny"}, "drafters/mtp"),
+    ],
+)
+def test_a_trained_head_is_that_of_no_temperature(options, kind, tmp_path, monkeypatch):
+    """They were read as folders called trained:TASK. The tasks decide the temperature, and the configuration says 0."""
+    from sdbench.lm_eval.options import run_of
+
+    monkeypatch.chdir(tmp_path)
+    greedy = tmp_path / "results" / kind / "llama-tiny-gsm8k-tiny-T0"
+    greedy.mkdir(parents=True)
+    (greedy / "head.json").write_text("{}")
+    run = run_of({**OURS, **options})
+    head = run.drafters[0].options.get("head") or run.verifiers[0].settings[0]["head"]
+    assert Path(head) == PAIR.parent / kind / "llama-tiny" / "gsm8k-tiny"
+    assert run.temperature == 0
 
 
 @needs_lm_eval
