@@ -80,7 +80,7 @@ class SpeculativeLM(TemplateLM):
             "law": law_of(self.rule),
             "setting": {**self.setting, **with_labels(self.rule, knobs)},
         }
-        self.counts: dict[str, list[dict[str, Any]]] = {}  # counts of each text, by task
+        self.counts: dict[str, list[dict[str, Any]]] = {}  # counts of each text of an evaluation, by task
         self._device = self.pair.target.device
         self._template: str | None = None  # name of the chat template, if the tokenizer has several
 
@@ -112,8 +112,9 @@ class SpeculativeLM(TemplateLM):
         return self.pair_info.tokenizer_key
 
     def get_model_info(self) -> dict[str, Any]:
-        """Return the setting and its measurements, which the harness writes into its results file after all answers."""
-        tasks = {name: measures_of(counts, self.run.num_draft[0]) for name, counts in self.counts.items()}
+        """Return the setting and its measurements, which the harness reads once, after all answers of an evaluation."""
+        counts, self.counts = self.counts, {}
+        tasks = {name: measures_of(each, self.run.num_draft[0]) for name, each in counts.items()}
         return {
             "sdbench": {
                 "target": self.run.model.target,
@@ -171,6 +172,7 @@ class SpeculativeLM(TemplateLM):
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return answers in the order of the requests; requests of a task with the same options are decoded together."""
+        self.counts = {}  # the harness calls this once an evaluation: what an earlier one left that failed is not of this one
         groups: dict[tuple[str, str], list[int]] = {}
         for index, request in enumerate(requests):
             options = json.dumps(request.args[1], sort_keys=True)
@@ -200,7 +202,7 @@ class SpeculativeLM(TemplateLM):
         def finish(generation: Generation) -> None:
             nonlocal last_end
             index, end = waiting[generation.request], time.perf_counter()
-            text = _until(self.pair_info.text(generation.tokens), options.stops)
+            text = options.until_stop(self.pair_info.text(generation.tokens))
             answers[keys[index]] = {"text": text, "counts": counts_of(generation, end - last_end)}
             last_end = end
             if self.kept is not None:
@@ -293,8 +295,3 @@ class SpeculativeLM(TemplateLM):
             parts = [(None, *map(list, make_disjoint_window(window))) for window in windows]
             totals.append(sum(total for total, _ in self._loglikelihood_tokens(parts)))  # type: ignore[arg-type]
         return totals
-
-
-def _until(text: str, stops: Sequence[str]) -> str:
-    """Return the text before the first stop string."""
-    return text[: min((at for stop in stops if (at := text.find(stop)) >= 0), default=None)]

@@ -78,6 +78,10 @@ class AnswerOptions:
             raise ConfigError(f"{error} in the generation options of {task}") from None
         return cls(tuple(filter(None, options["until"])), length, limit - length, temperature, **cuts)
 
+    def until_stop(self, text: str) -> str:
+        """Return the text before the first stop string."""
+        return text[: min((at for stop in self.stops if (at := text.find(stop)) >= 0), default=None)]
+
 
 def run_of(options: Mapping[str, Any]) -> Run:
     """Return the run that `--model_args` describes; raise ConfigError unless it is one setting."""

@@ -344,6 +344,40 @@ def test_a_trained_head_is_that_of_no_temperature(options, kind, tmp_path, monke
     assert run.temperature == 0
 
 
+@pytest.fixture
+def short_model(monkeypatch):
+    """A model whose answers have four tokens, and what its warnings say."""
+    from lm_eval.api.instance import Instance
+
+    from sdbench.lm_eval.model import SpeculativeLM
+
+    monkeypatch.setattr("sdbench.prepare.progress._printed", set())
+
+    def make(**model_options):
+        model = SpeculativeLM(**{**OURS, **model_options})
+
+        def answer(task="task", **options):
+            arguments = ("Question: 1 + 1?\nAnswer:", {"until": ["Q"], "max_gen_toks": 4, **options})
+            return model.generate_until([Instance("generate_until", {}, arguments, 0, (task, 0, 1))])
+
+        return model, answer
+
+    return make
+
+
+@needs_lm_eval
+def test_the_measures_are_those_of_one_evaluation(short_model):
+    """A model that is evaluated twice pooled them."""
+    model, answer = short_model()
+    answer("other")
+    answer()  # after an evaluation that has failed
+    first = model.get_model_info()["sdbench"]
+    assert {name: measures["n"] for name, measures in first["tasks"].items()} == {"task": 1}
+    assert model.get_model_info()["sdbench"]["tasks"] == {}
+    answer()
+    assert model.get_model_info()["sdbench"]["tasks"]["task"]["tokens"] == first["tasks"]["task"]["tokens"]
+
+
 @needs_lm_eval
 def test_the_limits_of_a_rule_are_those_at_the_temperature_of_the_task():
     from lm_eval.api.instance import Instance
