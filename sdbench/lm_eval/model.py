@@ -241,14 +241,16 @@ class SpeculativeLM(TemplateLM):
             should_stop=stopper(self.pair_info.text, options.stops),
             keys=numbers,
             seed=self.run.seed,
-            batch_size=self._rows(max(map(len, prompts)) + options.max_new_tokens),
+            batch_size=self._rows(options, max(map(len, prompts)) + options.max_new_tokens),
             progress=finish,
             drafter=self.engine.drafter(self.drafter.kind, warp, self.drafter.component.options),
             engine=self.engine,
         )
 
-    def _rows(self, length: int) -> int:
-        return self.run.batch_size or rows_that_fit(self.run, self.pair, length)
+    def _rows(self, options: AnswerOptions, length: int) -> int:
+        """Return the batch size; `auto`: what fits where answers are sampled as the task does."""
+        run = replace(self.run, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
+        return run.batch_size or rows_that_fit(run, self.pair, length)
 
     # Log-likelihoods
 

@@ -379,6 +379,19 @@ def test_the_measures_are_those_of_one_evaluation(short_model):
 
 
 @needs_lm_eval
+def test_the_batch_that_fits_is_that_of_the_sampling_of_the_task(short_model, monkeypatch):
+    seen = []
+    monkeypatch.setattr(
+        "sdbench.lm_eval.model.rows_that_fit",
+        lambda run, pair, length: seen.append((run.temperature, run.top_k, run.top_p)) or 2,
+    )
+    _, answer = short_model()
+    answer(do_sample=True, temperature=0.7, top_p=0.9, top_k=5)
+    answer(do_sample=False)
+    assert seen == [(0.7, 5, 0.9), (0.0, None, None)]
+
+
+@needs_lm_eval
 def test_the_limits_of_a_rule_are_those_at_the_temperature_of_the_task():
     from lm_eval.api.instance import Instance
 
