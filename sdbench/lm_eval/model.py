@@ -25,20 +25,13 @@ from sdbench.errors import first_line
 from sdbench.files import digest_of_data
 from sdbench.lm_eval.kept import KeptAnswers
 from sdbench.lm_eval.measures import counts_of, measures_of
-from sdbench.lm_eval.options import AnswerOptions, run_of
+from sdbench.lm_eval.options import TORCH_SEED, AnswerOptions, refuse_run, run_of
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.cells import checkpoints_of, decoding_of, law_of
 from sdbench.prepare.heads import with_labels
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.progress import warn
-from sdbench.prepare.refuse import (
-    LimitError,
-    known_of,
-    refuse_broken_limits,
-    refuse_drafter_options,
-    refuse_foreign_heads,
-    refuse_pair,
-)
+from sdbench.prepare.refuse import refuse_broken_limits
 from sdbench.prepare.rules import build_parts
 
 if TYPE_CHECKING:
@@ -54,17 +47,12 @@ class SpeculativeLM(TemplateLM):
     def __init__(self, *, keep: str | None = None, **options: Any) -> None:
         super().__init__()
         self.run = run_of(options)
+        self._has_seed = options.get("seed") is not None
         (built,) = build_parts(self.run).sweeps
         self.kept = None if keep is None else KeptAnswers(Path(keep))
         self.pair_info = PairInfo.read(pairs.find(self.run.model, device=self.run.device, dtype=self.run.dtype))
         parts = build_parts(self.run, self.pair_info.ids_of)
-        try:  # the tasks decide the temperature: `_answer` checks the limits again at theirs
-            refuse_broken_limits(replace(self.run, temperature=0.0), parts)
-        except LimitError:
-            refuse_broken_limits(replace(self.run, temperature=1.0), parts)
-        refuse_drafter_options(self.run, parts, **known_of(self.pair_info, parts))
-        refuse_pair(self.run, self.pair_info, parts)
-        refuse_foreign_heads(self.run, self.pair_info, parts, {})
+        refuse_run(self.run, self.pair_info, parts)
         self._parts = parts
         ((self.rule,),) = (built.rules for built in parts.sweeps)
         (self.drafter,) = parts.drafters
@@ -188,6 +176,9 @@ class SpeculativeLM(TemplateLM):
         options = AnswerOptions.of(task, given, self.max_length)
         added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
         refuse_broken_limits(replace(self.run, temperature=options.temperature), self._parts)
+        is_sampled = options.temperature > 0 or self.run.verifiers[0].is_drawn
+        if is_sampled and not self._has_seed and torch.initial_seed() != TORCH_SEED:
+            warn("lm_eval's --seed does not change sampled answers of sdbench: give seed= in --model_args")
         prompts = [self.tok_encode(str(request.args[0]))[-options.room :] for request in requests]
         keys = [
             digest_of_data([self.identity, task, asdict(options), index, prompt, *added])

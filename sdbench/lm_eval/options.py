@@ -7,15 +7,27 @@ import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportMissingImports] - the extra lm-eval
 
 from sdbench.cli import compose_run
 from sdbench.config import GROUPS, KEYS, NATIVE, Component, ConfigError, Run, show
+from sdbench.prepare.refuse import (
+    LimitError,
+    known_of,
+    refuse_broken_limits,
+    refuse_drafter_options,
+    refuse_foreign_heads,
+    refuse_pair,
+)
 from sdbench.prepare.trained import GATES, TRAINED, kinds_of, with_trained
 from sdbench.probs import Warp
+
+if TYPE_CHECKING:
+    from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.rules import Parts
 
 SHORT = {"target": "model.target", "draft": "model.draft"}  # short names in --model_args target=…,draft=…
 SAMPLING = ("decode", "temperature", "top_k", "top_p", "max_new_tokens")  # decided by the harness for each task
@@ -35,6 +47,7 @@ WITHOUT_EFFECT = {
 }
 DEFAULT_DEVICE = "cuda:0"  # the harness passes this if the user gives no device, even on a machine without a GPU
 LENGTH = 256  # tokens of an answer if the task gives no length, as in the harness
+TORCH_SEED = 1234  # of torch in the harness, if the user gives no --seed
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,17 @@ def _refuse_unnamed_heads(drafter: Component) -> None:
             raise ConfigError(
                 f"{name} needs drafter.{option}=trained:TASK or drafter.{option}=FOLDER in lm_eval, whose tasks do not name it"
             )
+
+
+def refuse_run(run: Run, pair_info: PairInfo, parts: Parts) -> None:
+    """Raise ConfigError for the first thing that this run cannot do, before weights are read."""
+    try:  # the tasks decide the temperature: the limits are checked again at theirs
+        refuse_broken_limits(replace(run, temperature=0.0), parts)
+    except LimitError:
+        refuse_broken_limits(replace(run, temperature=1.0), parts)
+    refuse_drafter_options(run, parts, **known_of(pair_info, parts))
+    refuse_pair(run, pair_info, parts)
+    refuse_foreign_heads(run, pair_info, parts, {})
 
 
 def _refuse_unread(key: str) -> None:

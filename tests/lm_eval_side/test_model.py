@@ -392,6 +392,28 @@ def test_the_batch_that_fits_is_that_of_the_sampling_of_the_task(short_model, mo
 
 
 @needs_lm_eval
+@pytest.mark.parametrize(
+    ("model_options", "options", "torch_seed", "is_warned"),
+    [
+        ({}, {"do_sample": True, "temperature": 1.0}, 42, True),
+        ({}, {"do_sample": True, "temperature": 1.0}, 1234, False),
+        ({"seed": 0}, {"do_sample": True, "temperature": 1.0}, 42, False),
+        ({}, {"do_sample": False}, 42, False),
+        ({"verifier": "ensemble", "w": 0.5, "verifier.greedy": "mixture"}, {"do_sample": False}, 42, True),
+    ],
+)
+def test_a_seed_of_the_harness_without_effect_is_one_warning(
+    model_options, options, torch_seed, is_warned, short_model, monkeypatch, capsys
+):
+    monkeypatch.setattr("torch.initial_seed", lambda: torch_seed)
+    _, answer = short_model(**model_options)
+    answer(**options)
+    answer(**options)
+    warning = "lm_eval's --seed does not change sampled answers of sdbench: give seed= in --model_args"
+    assert capsys.readouterr().err.count(warning) == is_warned
+
+
+@needs_lm_eval
 def test_the_limits_of_a_rule_are_those_at_the_temperature_of_the_task():
     from lm_eval.api.instance import Instance
 
