@@ -60,13 +60,18 @@ class SpeculativeLM(TemplateLM):
         self.engine = engine_of(self.pair_info, parts, self.pair)
         self.tokenizer: Any = self.pair_info.tokenizer
         knobs = dict(built.sweep.settings[0])
-        self.setting = {"verifier": built.sweep.name, **knobs, "num_draft": self.run.num_draft[0]}
+        # A head has the name of its content, wherever it lies.
+        self.setting = {
+            "verifier": built.sweep.name,
+            **with_labels(self.rule, knobs),
+            "num_draft": self.run.num_draft[0],
+        }
         # Everything that decides an answer except its prompt and the harness's options, as in the keys of records.
         self.identity = {
             **decoding_of(self.run, self.pair_info, self.rule, knobs, built.sweep.knobs, drafter=self.drafter),
             "checkpoints": checkpoints_of(self.pair_info, "pair", self.drafter),
             "law": law_of(self.rule),
-            "setting": {**self.setting, **with_labels(self.rule, knobs)},
+            "setting": self.setting,
         }
         self.counts: dict[str, list[dict[str, Any]]] = {}  # counts of each text of an evaluation, by task
         self._device = self.pair.target.device
@@ -108,7 +113,10 @@ class SpeculativeLM(TemplateLM):
                 "target": self.run.model.target,
                 "draft": self.run.model.draft,
                 "checkpoints": self.pair_info.checkpoints,
+                "numerics": self.pair_info.numerics,
                 "drafter": self.drafter.name,
+                "drafter_options": {k: v for k, v in self.identity["drafter"].items() if k != "name"},
+                "seed": self.run.seed,
                 **self.setting,
                 "is_lossless": bool(self.rule.is_lossless().all()),
                 "tasks": tasks,

@@ -5,8 +5,8 @@ wrote.
            report.html                        the same as tables
 
 Scores and standard errors come from the harness, acceptance and tokens per round from sdbench. Of several evaluations of a
-setting the newest counts. Differences from lossless are paired by document and need the samples of `--log_samples`. Not
-covered: means of groups, and what such folders do not hold (MISSING).
+setting the newest counts. Differences from lossless are paired by document and prompt, and need the samples of
+`--log_samples`. Not covered: means of groups, and what such folders do not hold (MISSING).
 """
 
 import json
@@ -30,12 +30,19 @@ MISSING = (
     "Evaluations of the harness hold neither the time of the target alone nor every setting under one clock, so no speed-up and no "
     "recommendation can be worked out: python -m sdbench task=lm-eval:NAME measures both."
 )
-UNPAIRED = "Differences from lossless need a lossless evaluation of the same documents, and --log_samples in both."
+UNPAIRED = (
+    "Differences from lossless need a lossless evaluation of the same documents, prompts and models, and --log_samples in "
+    "both."
+)
 SHOWN = ("quality", "difference", "acceptance", "acceptance_expected", "tokens_per_round", "bias", "n")
 ESTIMATES = SHOWN[:-1]
-# Facts in the harness's results from sdbench that are not knobs.
-FACTS = ("target", "draft", "checkpoints", "drafter", "verifier", "num_draft", "is_lossless", "tasks")
-PAIRED_BY = ["task", "metric", "target", "draft", "options"]
+# Facts in the harness's results from sdbench that are not knobs; those of OURS are columns, empty for other models.
+OURS = ["draft", "checkpoints", "numerics", "drafter_options", "seed"]
+FACTS = ("target", *OURS, "drafter", "verifier", "num_draft", "is_lossless", "tasks")
+PAIRED_BY = ["task", "metric", "target", "draft", "checkpoints", "numerics", "options"]
+# What a row may be named by: each only where rows that are alike in all before it differ in it.
+NAMED_BY = ["target", "options", "draft", "checkpoints", "numerics", "setting", "drafter_options", "seed"]
+SHOT_SEED = 1234  # of the harness, if the user gives no --seed
 NONE = Estimate(math.nan, math.nan, math.nan, 0)
 
 
@@ -59,12 +66,17 @@ def evaluations_of(paths: Iterable[Path]) -> pd.DataFrame:
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     for path in paths:
         for row in _rows_of(path):
-            key = tuple(row[name] for name in (*PAIRED_BY, "setting"))
+            key = tuple(row[name] for name in ("task", "metric", *NAMED_BY))
             rows.pop(key, None)
             rows[key] = row
     if not rows:
         raise ValueError("the results files hold no score of any task: see what lm_eval printed")
-    frame = pd.DataFrame(rows.values()).sort_values(PAIRED_BY, kind="stable", ignore_index=True)
+    frame = pd.DataFrame(rows.values()).sort_values(
+        PAIRED_BY,
+        kind="stable",
+        ignore_index=True,
+        key=lambda column: column.where(column != ""),  # the empty ones last
+    )
     differences = pd.DataFrame([spread("difference", _difference(row, frame)) for row in frame.to_dict("records")])
     return pd.concat([frame, differences], axis=1)
 
@@ -80,7 +92,7 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
         ) from None
     ours = config.get("sdbench") or {}
     target = ours.get("target") or document.get("model_name") or config["model"]
-    facts = {"target": target, "draft": ours.get("draft"), "setting": _setting_of(config), **_options_of(config)}
+    facts = {"target": target, **{name: _words_of(ours.get(name)) for name in OURS}, "setting": _setting_of(config)}
     facts |= {"is_lossless": ours.get("is_lossless"), "path": path}
     for task, count in counts.items():
         measured = (ours.get("tasks") or {}).get(task, {})
@@ -96,7 +108,7 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
                 **facts,
                 "task": task,
                 "metric": metric if filter_name == "none" else name,
-                "options": f"{facts['options']} shots={shots} chat={document.get('chat_template_sha')}",
+                "options": _options_of(document, shots),
                 "num_shots": shots,
                 "n": count["effective"],
                 **spread("quality", Estimate(value, value - half, value + half, count["effective"])),
@@ -115,11 +127,23 @@ def _setting_of(config: Mapping[str, Any]) -> str:
     return " ".join([ours["verifier"], *knobs, *drafter, f"K={ours['num_draft']}"])
 
 
-def _options_of(config: Mapping[str, Any]) -> dict[str, str]:
+def _words_of(fact: object) -> str:
+    """Return a fact as text, empty where it is not known."""
+    if isinstance(fact, Mapping):
+        return " ".join(f"{name}={value}" for name, value in fact.items() if value is not None)
+    return "" if fact is None else str(fact)
+
+
+def _options_of(document: Mapping[str, Any], num_shots: object) -> str:
     """Return the other options on which answers depend, as text."""
-    options = config.get("gen_kwargs") or {}
-    words = [f"{name}={value}" for name, value in options.items()] if isinstance(options, Mapping) else [str(options)]
-    return {"options": " ".join([*words, f"limit={config.get('limit')}"])}
+    config, chat = document["config"], document.get("chat_template_sha")
+    seed = config.get("fewshot_seed")
+    words: dict[str, Any] = {"limit": str(config.get("limit")), "shots": str(num_shots), "chat": str(chat)}
+    words["system"] = document.get("system_instruction_sha")
+    has_shot_turns = chat and num_shots  # without them that option changes no prompt
+    words["multiturn"] = document.get("fewshot_as_multiturn") if has_shot_turns else None
+    words["fewshot_seed"] = None if seed == SHOT_SEED else seed
+    return f"{_words_of(config.get('gen_kwargs') or None)} {_words_of(words)}".strip()
 
 
 def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:
@@ -132,8 +156,8 @@ def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _difference(row: Mapping[Any, Any], frame: pd.DataFrame) -> Estimate:
-    """Return a setting's score minus that of the newest lossless evaluation of the same documents."""
-    same = (frame[PAIRED_BY].fillna("") == pd.Series({name: row[name] or "" for name in PAIRED_BY})).all(axis=1)
+    """Return a setting's score minus that of the newest lossless evaluation of the same documents, prompts and models."""
+    same = (frame[PAIRED_BY] == pd.Series({name: row[name] for name in PAIRED_BY})).all(axis=1)
     lossless = frame[same & (frame["is_lossless"] == True)]  # noqa: E712 - a column of objects
     if row["is_lossless"] is not False or lossless.empty:
         return NONE
@@ -144,7 +168,7 @@ def _difference(row: Mapping[Any, Any], frame: pd.DataFrame) -> Estimate:
 
 
 def _scores_of(path: Path, task: str, metric: str) -> dict[Any, float]:
-    """Return {document: score} from the samples beside a results file; empty if there are none, or no numbers."""
+    """Return {document and prompt: score} from the samples beside a results file; empty if there are none, or no numbers."""
     samples = path.with_name(f"samples_{task}_{path.stem.partition('_')[2]}.jsonl")
     if not samples.is_file():
         return {}
@@ -153,7 +177,7 @@ def _scores_of(path: Path, task: str, metric: str) -> dict[Any, float]:
     for _, sample in read_json_lines(samples):
         value = sample.get(name)
         if sample.get("filter", "none") == (filter_name or "none") and isinstance(value, int | float):
-            scores[sample["doc_id"]] = float(value)
+            scores[tuple(sample.get(key) for key in ("doc_id", "doc_hash", "prompt_hash"))] = float(value)
     return scores
 
 
@@ -171,14 +195,15 @@ def write_evaluations(home: Path, frame: pd.DataFrame, command: str) -> Evaluati
 
 
 def labels_of(frame: pd.DataFrame) -> list[str]:
-    """Return the setting of each row, with its target, draft or options where the rows of its task have several."""
-    several = frame.groupby(["task", "metric"])[["target", "draft", "options"]].transform("nunique") > 1
-    return [
-        ", ".join(
-            [str(row["setting"]), *(f"{name} {row[name]}" for name in is_needed if is_needed[name] and row[name])]
-        )
-        for row, is_needed in zip(frame.to_dict("records"), several.to_dict("records"), strict=True)
-    ]
+    """Return the setting of each row, with what else tells it from other rows of its task."""
+    facts = frame[["task", "metric", *NAMED_BY]].copy()
+    facts.loc[frame["is_lossless"].isna(), OURS] = None  # a model of the harness has none of these
+    labels = frame["setting"].astype(str)
+    for number, name in enumerate(NAMED_BY, start=2):
+        alike = facts.groupby(list(facts.columns[:number]), dropna=False)[name]
+        is_named = (alike.transform("nunique") > 1) & (frame[name] != "") & (name != "setting")
+        labels = labels.mask(is_named, labels + f", {name.replace('_', ' ')} " + frame[name])
+    return list(labels)
 
 
 def notes_of(frame: pd.DataFrame) -> list[str]:

@@ -379,6 +379,22 @@ def test_the_measures_are_those_of_one_evaluation(short_model):
 
 
 @needs_lm_eval
+def test_the_facts_of_an_evaluation_have_all_that_decides_its_answers(short_model):
+    options = {"seed": 7, "dtype": "float64", "drafter": "lookup", "drafter.longest": 6}
+    facts = short_model(**options)[0].get_model_info()["sdbench"]
+    assert json.loads(json.dumps(facts)) == facts
+    assert (facts["seed"], facts["drafter"], facts["drafter_options"]) == (7, "lookup", {"shortest": 2, "longest": 6})
+    assert {name: facts["numerics"][name] for name in ("target_dtype", "target_quantization", "draft_dtype")} == {
+        "target_dtype": "torch.float64",
+        "target_quantization": None,
+        "draft_dtype": "torch.float64",
+    }
+    head = str(PAIR.parent / "heads" / "llama-tiny" / "gsm8k-tiny")
+    learned = short_model(**{"verifier": "diversed", "verifier.head": head, "verifier.offset": 0})[0].get_model_info()
+    assert learned["sdbench"]["head"].startswith("gsm8k-tiny@")
+
+
+@needs_lm_eval
 def test_the_batch_that_fits_is_that_of_the_sampling_of_the_task(short_model, monkeypatch):
     seen = []
     monkeypatch.setattr(

@@ -13,14 +13,29 @@ RATES = {name: {"value": 0.5, "low": 0.4, "high": 0.6} for name in ("acceptance"
 RATES |= {key: {"value": None, "low": None, "high": None} for key in ("acceptance_expected", "bias")}
 
 
-def write_evaluation(folder, date, verifier, scores, *, stderr=0.1, has_samples=True, target="big", **knobs):
+def write_evaluation(
+    folder,
+    date,
+    verifier,
+    scores,
+    *,
+    stderr=0.1,
+    has_samples=True,
+    target="big",
+    draft="small",
+    document=None,
+    config=None,
+    sample=None,
+    **knobs,
+):
     """One evaluation in the form of lm_eval 0.4.13; `verifier` None: by its own model."""
     tasks = {"gsm8k": {**RATES, "n": len(scores), "tokens": 90, "seconds": 3.0, "tokens_per_s": 30.0}}
-    facts = {"target": target, "draft": "small", "checkpoints": {}, "drafter": "model", "verifier": verifier, **knobs}
+    facts = {"target": target, "draft": draft, "checkpoints": {}, "drafter": "model", "verifier": verifier, **knobs}
     facts |= {"num_draft": 5, "is_lossless": verifier == "exact", "tasks": tasks}
-    config = {"model": "sdbench", "sdbench": facts} if verifier else {"model": "hf"}
+    config = {**(config or {}), **({"model": "sdbench", "sdbench": facts} if verifier else {"model": "hf"})}
     entry = {"alias": "gsm8k", "exact_match,strict-match": sum(scores) / len(scores)}
     document = {
+        **(document or {}),
         "results": {"gsm8k": {**entry, "exact_match_stderr,strict-match": stderr}},
         "n-shot": {"gsm8k": 5},
         "n-samples": {"gsm8k": {"original": 1319, "effective": len(scores)}},
@@ -29,7 +44,10 @@ def write_evaluation(folder, date, verifier, scores, *, stderr=0.1, has_samples=
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"results_{date}.json").write_text(json.dumps(document))
-    lines = [{"doc_id": i, "filter": "strict-match", "exact_match": score} for i, score in enumerate(scores)]
+    lines = [
+        {**(sample or {}), "doc_id": i, "filter": "strict-match", "exact_match": score}
+        for i, score in enumerate(scores)
+    ]
     if has_samples:
         (folder / f"samples_gsm8k_{date}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -73,7 +91,82 @@ def test_without_samples_the_difference_is_left_out_in_a_sentence(tmp_path, caps
         write_evaluation(tmp_path, date, verifier, [1.0, 0.0], has_samples=False)
     assert report(tmp_path) == Exit.DONE
     assert pd.read_csv(tmp_path / "evaluations.csv")["difference"].isna().all()
-    assert "need a lossless evaluation of the same documents, and --log_samples in both" in capsys.readouterr().out
+    sentence = "need a lossless evaluation of the same documents, prompts and models, and --log_samples in both"
+    assert sentence in capsys.readouterr().out
+
+
+def labels_in(folder):
+    tree = lxml.html.document_fromstring((folder / "report.html").read_text(encoding="utf-8"))
+    return [row.text.strip() for row in tree.xpath("//tbody/tr/th")]
+
+
+DTYPES = {f"{role}_dtype": "torch.float32" for role in ("target", "draft")}
+SAME = {"checkpoints": {"target": "big@1"}, "numerics": DTYPES, "seed": 0, "drafter_options": {}}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"document": {"system_instruction_sha": "ab12"}},
+        {"document": {"fewshot_as_multiturn": False}},
+        {"config": {"fewshot_seed": 5}},
+        {"sample": {"prompt_hash": "another"}},
+        {"sample": {"doc_hash": "another"}},
+        {"checkpoints": {"target": "big@2"}},
+        {"numerics": {**DTYPES, "target_dtype": "torch.bfloat16"}},
+        {"numerics": {**DTYPES, "target_quantization": "int8"}},
+        {},
+    ],
+)
+def test_other_prompts_or_another_model_are_not_compared_with_lossless(tmp_path, change):
+    """They were compared document by document, whatever the models had read."""
+    same = {**SAME, "document": {"chat_template_sha": "cd34", "fewshot_as_multiturn": True}}
+    same["config"], same["sample"] = {"fewshot_seed": 1234}, {"doc_hash": "a", "prompt_hash": "b"}
+    other = {
+        name: {**value, **change.get(name, {})} if isinstance(value, dict) else value for name, value in same.items()
+    }
+    write_evaluation(tmp_path, "2026-01-01T00-00-00.1", "exact", [1.0, 0.0], **same)
+    write_evaluation(tmp_path, "2026-01-02T00-00-00.1", "ensemble", [1.0, 1.0], w=0.5, **other)
+    assert report(tmp_path) == Exit.DONE
+    rows = pd.read_csv(tmp_path / "evaluations.csv").set_index("setting")
+    assert rows["difference"].isna().to_dict() == {"exact K=5": True, "ensemble w=0.5 K=5": change != {}}
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [
+        ({"drafter_options": {"head": "ab12"}}, "drafter options head=ab12"),
+        ({"seed": 7}, "seed 7"),
+        ({"numerics": {"target_dtype": "torch.float16"}}, "numerics target_dtype=torch.float16"),
+        ({"checkpoints": {"target": "big@2"}}, "checkpoints target=big@2"),
+    ],
+)
+def test_evaluations_that_differ_in_what_decides_their_answers_are_all_there(tmp_path, change, name):
+    """They were one setting, and the older one was left out."""
+    write_evaluation(tmp_path, "2026-01-01T00-00-00.1", "exact", [0.0, 0.0], **SAME)
+    write_evaluation(tmp_path, "2026-01-02T00-00-00.1", "exact", [1.0, 0.0], **{**SAME, **change})
+    write_evaluation(tmp_path, "2026-01-03T00-00-00.1", "exact", [1.0, 1.0], **SAME)
+    assert report(tmp_path) == Exit.DONE
+    rows = pd.read_csv(tmp_path / "evaluations.csv")
+    assert sorted(rows["quality"]) == [0.5, 1.0]
+    assert sum(label.endswith(f", {name}") for label in labels_in(tmp_path)) == 1
+    write_evaluation(tmp_path / "alone", "2026-01-01T00-00-00.1", "exact", [0.0, 0.0], **{**SAME, **change})
+    report(tmp_path / "alone")
+    assert labels_in(tmp_path / "alone") == ["exact K=5"]
+
+
+def test_evaluations_without_a_draft_are_compared_beside_those_with_one(tmp_path):
+    """Their draft became NaN, which is equal to nothing, and their name had 'draft nan'."""
+    for number, (draft, verifier, score) in enumerate(
+        [("small", "exact", 1.0), ("small", "ensemble", 0.0), (None, "exact", 1.0), (None, "ensemble", 0.0)]
+    ):
+        knobs = {"w": 0.5} if verifier == "ensemble" else {}
+        write_evaluation(tmp_path, f"2026-01-0{number + 1}T00-00-00.1", verifier, [1.0, score], draft=draft, **knobs)
+    assert report(tmp_path) == Exit.DONE
+    rows = pd.read_csv(tmp_path / "evaluations.csv")
+    assert rows["difference"].dropna().tolist() == [-0.5, -0.5]
+    labels = ["exact K=5", "ensemble w=0.5 K=5"]
+    assert labels_in(tmp_path) == [*(f"{label}, draft small" for label in labels), *labels]
 
 
 def test_the_page_shows_the_table_and_runs_its_own_scripts_alone(folder):
