@@ -19,6 +19,7 @@ from sdbench.config import ConfigError, nearest, show
 from sdbench.errors import first_line
 from sdbench.imports import import_object
 from sdbench.tasks.harness_files import LIBRARY
+from sdbench.tasks.harness_rows import fix_seeds, once_per_split
 
 if TYPE_CHECKING:
     from sdbench.tasks.sandbox import Outcome, Program
@@ -119,12 +120,14 @@ def build(name: str, path: Path, *, shots_split: str | None = None, **changes: A
         raise ConfigError(
             f"task=lm-eval:{name} runs generated programs outside the sandbox of sdbench, so it is refused"
         )
-    options = {key: value for key, value in config.items() if key not in STRUCTURE}
+    options = {key: value for key, value in config.items() if key not in STRUCTURE} | changes
+    if options.get("process_docs") is not None:
+        options["process_docs"] = once_per_split(options["process_docs"])
     if shots_split is not None:
         options["fewshot_config"] = {**(config.get("fewshot_config") or {}), "split": shots_split}
-    with quiet():
+    with quiet(), fix_seeds():
         try:
-            task = import_object("lm_eval.api.task.ConfigurableTask")(config={**options, **changes})
+            task = import_object("lm_eval.api.task.ConfigurableTask")(config=options)
         except AssertionError as error:
             if "custom_dataset" in changes or not callable(config.get("custom_dataset")):
                 raise

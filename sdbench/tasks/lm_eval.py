@@ -24,6 +24,7 @@ from sdbench.tasks import harness, harness_files
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
 from sdbench.tasks.harness_api import check_library
+from sdbench.tasks.harness_rows import fix_seeds
 from sdbench.tasks.harness_scores import HarnessReading, MetricKind, kind_of, read_answers
 from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail, without_oldest_shot
 from sdbench.tasks.protocol import Fields, Protocol
@@ -180,7 +181,7 @@ class LmEvalTask(DataTask):
         """The prompts of all rows, built in order: shots are drawn in one random stream over the rows."""
         self._object.set_fewshot_seed(LM_EVAL_SHOT_SEED)
         try:
-            with harness.quiet():
+            with harness.quiet(), fix_seeds():
                 self._object.build_all_requests(
                     apply_chat_template=self.chat,
                     fewshot_as_multiturn=self.multiturn,

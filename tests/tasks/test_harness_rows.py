@@ -1,0 +1,78 @@
+"""Rows of the harness's tasks: shuffled once, as the harness does."""
+
+import random
+from importlib.util import find_spec
+
+import numpy
+import pytest
+from own import path
+
+import sdbench.tasks
+from sdbench.tasks.data import rows_hash
+from sdbench.tasks.harness_rows import SEED, fix_seeds
+
+pytestmark = pytest.mark.skipif(find_spec("lm_eval") is None, reason="the extra lm-eval is not installed")
+
+SHUFFLED = """
+task: ours
+dataset_path: org/none
+test_split: test
+output_type: generate_until
+process_docs: !function orders.process
+doc_to_text: "{{question}} {{order}}"
+doc_to_target: "{{order}}"
+"""
+ORDERS = """
+import random
+import numpy
+def process(split):
+    def shuffle(row):
+        letters = list("ABCDEFGH")
+        random.shuffle(letters)
+        return {"order": "".join(letters), "number": int(numpy.random.randint(10**9))}
+    return split.map(shuffle)
+"""
+
+
+@pytest.fixture
+def load(tmp_path):
+    """The text of a task's file -> the task over our rows of gsm8k."""
+    folder = tmp_path / "tasks"
+    folder.mkdir()
+    (folder / "orders.py").write_text(ORDERS)
+
+    def load(text, **options):
+        (folder / "ours.yaml").write_text(text)
+        return sdbench.tasks.load("lm-eval:ours", **{"include_path": str(folder), "data": path("gsm8k"), **options})
+
+    return load
+
+
+def test_a_row_whose_choices_are_shuffled_is_asked_and_scored_in_one_order(load):
+    """As in gpqa: the prompt showed one order and the row that scores another, so that right answers were chance."""
+    task = load(SHUFFLED)
+    for example in task.examples():
+        assert example.prompt.text == f"{example.row['question']} {example.row['order']}"
+        assert task.score(example, example.row["order"]).values == {"exact_match": 1.0}
+
+
+def test_rows_are_shuffled_with_the_harnesss_seeds_in_every_process(load):
+    """Nothing that was decoded would be known to the next run otherwise."""
+    random.seed(7)
+    first, second = load(SHUFFLED), load(SHUFFLED)
+    assert rows_hash(first.rows) == rows_hash(second.rows)
+    assert list(first.examples()) == list(second.examples())
+    rng, orders = random.Random(SEED), []
+    for _ in first.rows:
+        letters = list("ABCDEFGH")
+        rng.shuffle(letters)
+        orders.append("".join(letters))
+    assert [row["order"] for row in first.rows.values()] == orders
+
+
+def test_seeding_leaves_no_trace():
+    before = random.getstate(), numpy.random.get_state()[1].tolist()
+    with fix_seeds():
+        drawn = random.random(), numpy.random.random()
+    assert (random.getstate(), numpy.random.get_state()[1].tolist()) == before
+    assert drawn == (random.Random(0).random(), numpy.random.RandomState(1234).random())
