@@ -238,6 +238,26 @@ def test_an_unknown_backend_is_refused():
         Sandbox("docker")
 
 
+def test_a_worker_that_could_not_be_restarted_is_restarted_for_the_next_program(monkeypatch):
+    """It was put back as idle with closed pipes, and failed all programs that it was given from then on."""
+    with Sandbox("none", workers=1) as sandbox:
+        (worker,) = sandbox._workers
+        start, tries = worker._start, []
+
+        def fail_once():
+            tries.append(1)
+            if len(tries) == 1:
+                raise SandboxError("no memory")
+            return start()
+
+        monkeypatch.setattr(worker, "_start", fail_once)
+        worker.process.kill()
+        with pytest.raises(SandboxError, match=r"^no memory$"):
+            sandbox.run(["x = 1"])
+        assert [outcome.status for outcome in sandbox.run(["x = 1", "assert 0"])] == ["passed", "failed"]
+        assert len(tries) == 2
+
+
 PATCHES = "import builtins, math\nbuiltins.abs = builtins.len = builtins.all = lambda *a: 0\n"
 
 

@@ -172,15 +172,16 @@ class _WorkerProcess:
 
     def run(self, program: Program) -> Outcome:
         for _ in range(2):
+            if self.process.returncode is not None:  # ended below, or a restart failed, as it may for want of memory
+                self.process = self._start()
             stdin, stdout = self.process.stdin, self.process.stdout
             assert stdin is not None
             assert stdout is not None
-            with suppress(OSError):  # a pipe whose worker is gone: another is started below
+            with suppress(OSError):  # a pipe whose worker is gone: another is started for the next try
                 send(stdin, {"program": program.code, "tests": program.tests})
                 if (answer := receive(stdout)) is not None:
                     return Outcome(**answer)
             self.end()
-            self.process = self._start()
         return Outcome("error", "the worker of the sandbox ended twice while it ran this program")
 
     def end(self) -> None:
