@@ -113,10 +113,10 @@ def load(id: str, config: str | None, split: str, *, revision: str | None = None
     return fetch(lambda: _from_hub(id, config, split, revision), id, kind="dataset", revision=revision)
 
 
-def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Read a JSON-lines file, one object a line (empty lines are skipped), or a Parquet file."""
+def read_rows(path: Path, option: str = "task.data") -> list[dict[str, Any]]:
+    """Read a JSON-lines file, one object a line (empty lines are skipped), or a Parquet file; `option` is what named it."""
     if not path.is_file():
-        raise ConfigError(f"task.data={path} is not a file")
+        raise ConfigError(f"{option}={path} is not a file")
     if path.suffix == ".parquet":
         import pyarrow.parquet
 
@@ -125,9 +125,9 @@ def read_rows(path: Path) -> list[dict[str, Any]]:
         try:
             rows = [row for _, row in read_json_lines(path)]
         except ValueError as error:
-            raise ConfigError(f"task.data={error}") from None
+            raise ConfigError(f"{option}={error}") from None
     if not rows:
-        raise ConfigError(f"task.data={path} has no rows")
+        raise ConfigError(f"{option}={path} has no rows")
     return rows
 
 

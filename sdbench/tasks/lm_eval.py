@@ -125,7 +125,7 @@ class LmEvalTask(DataTask):
         """Build the harness's task over given rows; shots come from its file, else from `shots_data`, else from the other rows."""
         import datasets
 
-        pool = rows if self.shots_data is None else read_rows(Path(self.shots_data))
+        pool = rows if self.shots_data is None else read_rows(Path(self.shots_data), "task.shots_data")
         named = {kind: self._tree.get(f"{kind}_split") for kind in ("training", "validation", "test", "fewshot")}
         split = named["test"] or named["validation"]
         shots = self._tree.get("fewshot_config") or {}

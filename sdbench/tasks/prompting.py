@@ -6,9 +6,10 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
-from sdbench.tasks.data import DataRows, Row, from_protocol, load
+from sdbench.tasks.data import DataRows, Row, from_protocol, load, read_rows
 from sdbench.tasks.protocol import Fields
 from sdbench.types import Example, Message, Prompt
 
@@ -72,9 +73,10 @@ class Prompting(DataRows):
     def _shot_pool(self) -> dict[str, Row]:
         if self._is_pool_asked:
             return self.rows
-        options = {"revision": self.revision, "data": self.shots_data}
-        rows = load(self.dataset, self.dataset_config, self.shots_split, **options).rows
-        return self._by_id(rows, self.shots_data or f"{self.dataset} {self.shots_split}")
+        if self.shots_data is not None:
+            return self._by_id(read_rows(Path(self.shots_data), "task.shots_data"), str(self.shots_data))
+        rows = load(self.dataset, self.dataset_config, self.shots_split, revision=self.revision).rows
+        return self._by_id(rows, f"{self.dataset} {self.shots_split}")
 
     @cached_property
     def _drawn(self) -> dict[str, list[int]]:

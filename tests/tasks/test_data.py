@@ -83,3 +83,15 @@ def test_whole_floats_are_whole_numbers(tmp_path):
     task = sdbench.tasks.load("gsm8k-tiny", n=2.0, max_new_tokens=9.0)
     assert (len(task.ids), task.max_new_tokens) == (2, 9)
     assert all(isinstance(value, int) for value in (task.n, task.max_new_tokens))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"), [(None, r"\S+ is not a file$"), ("", r"\S+ has no rows$"), ("{", r"\S+ line 1 is not JSON")]
+)
+def test_a_bad_file_of_shots_is_named_by_its_option(tmp_path, text, words):
+    path = tmp_path / "shots.jsonl"
+    if text is not None:
+        path.write_text(text)
+    task = sdbench.tasks.load("gsm8k-tiny", n=1, shots=1, shots_data=str(path))
+    with pytest.raises(ConfigError, match=f"^task.shots_data={words}"):
+        list(task.examples())
