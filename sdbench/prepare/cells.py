@@ -217,8 +217,11 @@ def _task_content(task: DataTask) -> dict[str, Any]:
     """Return a task's description, its rows, and where an answer ends."""
     from sdbench.tasks.data import rows_hash
 
+    described = {key: value for key, value in task.describe().items() if key not in NOT_OF_THE_KEY}
+    # The word of older keys, though records now say more: which rows are shots is hashed with the wording.
+    described["shots_from"] = "fixed" if task.rules.fixed_shots else task.rules.shots
     return {
-        "task": {key: value for key, value in task.describe().items() if key not in NOT_OF_THE_KEY},
+        "task": described,
         "rows": rows_hash(task.rows),
         "max_new_tokens": task.max_new_tokens,
         "stop": list(task.stop),

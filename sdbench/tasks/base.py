@@ -86,12 +86,20 @@ class DataTask(Padding):
             "data": None if self.data is None else Path(self.data).name,
             "source": self.rules.source,
             "stop": list(self.stop),
-            "shots_from": "fixed" if self.rules.fixed_shots else self.rules.shots,
+            "shots_from": self.shots_from,
             "prompt_cut": self.cut_rule,
             "extra_metrics": list(self.extra_metrics),
             "signatures": self.signatures,
             **self.describe_padding(),
         }
+
+    @property
+    def shots_from(self) -> str:
+        """Return which rows are shots, in the words of the records."""
+        rules = self.rules
+        if rules.shot_ids:
+            return f"rows {', '.join(rules.shot_ids)}, then the first"
+        return "fixed" if rules.fixed_shots else rules.shots
 
     @abstractmethod
     def measure(self, example: Example, text: str) -> Score:

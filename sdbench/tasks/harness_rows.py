@@ -1,15 +1,17 @@
-"""Rows of the tasks of lm-evaluation-harness: read with its seeds, and each split once.
+"""Rows of the tasks of lm-evaluation-harness: read with its seeds, each split once, and where the shots come from.
 
 A task's `process_docs` may shuffle, as those of gpqa do with the choices of a question. Not covered: a `doc_to_target` that is
 random, whose targets differ at each call.
 """
 
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Self
 
 SEED, NUMPY_SEED = 0, 1234  # lm_eval's defaults of random_seed and numpy_random_seed
+ORDERS = {"default": "drawn", "first_n": "first"}  # of shots, by the name of the harness's sampler
 
 
 @contextmanager
@@ -37,3 +39,26 @@ def once_per_split(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return processed[id(split)][1]
 
     return process_once
+
+
+@dataclass(frozen=True, slots=True)
+class ShotSource:
+    """Where the harness takes shots from, and in which order; split: None where the task's file has samples for them."""
+
+    split: str | None
+    order: str
+
+    @classmethod
+    def of_file(cls, tree: Mapping[str, Any]) -> Self:
+        """Read a task's file as `ConfigurableTask.fewshot_docs` does."""
+        config = tree.get("fewshot_config") or {}
+        sampler = config.get("sampler") or "default"
+        split = config.get("split") or tree.get("fewshot_split")
+        if split is None and config.get("samples") is None:
+            split = next(
+                (tree[kind] for kind in ("training_split", "validation_split", "test_split") if tree.get(kind)), None
+            )
+        return cls(split, ORDERS.get(sampler, str(sampler).rpartition("/")[2]))  # a class is named by its file
+
+    def __str__(self) -> str:
+        return f"{self.order} " + ("samples in the task's file" if self.split is None else f"rows of {self.split}")

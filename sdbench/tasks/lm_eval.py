@@ -24,7 +24,7 @@ from sdbench.tasks import harness, harness_files
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
 from sdbench.tasks.harness_api import check_library
-from sdbench.tasks.harness_rows import fix_seeds
+from sdbench.tasks.harness_rows import ShotSource, fix_seeds
 from sdbench.tasks.harness_scores import HarnessReading, MetricKind, kind_of, read_answers
 from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail, without_oldest_shot
 from sdbench.tasks.protocol import Fields, Protocol
@@ -210,6 +210,10 @@ class LmEvalTask(DataTask):
     @property
     def cut_rule(self) -> str:
         return "oldest shots first, then the end is kept" if self.chat and self.multiturn else "the end is kept"
+
+    @property
+    def shots_from(self) -> str:
+        return str(ShotSource.of_file(self._tree))
 
     def describe(self) -> dict[str, Any]:
         return {

@@ -10,6 +10,7 @@ import pytest
 from keyed import NOT_IN_THE_KEY
 from safetensors.torch import load_file, save_file
 
+import sdbench.tasks
 from sdbench import embedded
 from sdbench.cli.command import parse
 from sdbench.cli.compose import Composer
@@ -17,7 +18,7 @@ from sdbench.config import Component, Knob, Model, RuleSweep, Run, Shard, Timing
 from sdbench.draft.intersection import IntersectionDrafter
 from sdbench.files import digest_of_file
 from sdbench.prepare import pair as pairs
-from sdbench.prepare.cells import points
+from sdbench.prepare.cells import NOT_OF_THE_KEY, _task_content, points
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.rules import build_parts
 from sdbench.prepare.task import build_task
@@ -79,6 +80,21 @@ def test_another_length_of_prompts_is_another_cell(plan_of):
         keys(plan_of("task=long-tiny", f"task.{option}")) for option in ("length=200", "length=210", "entropy=low")
     ]
     assert len(set.union(*documents)) == sum(map(len, documents))
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "keyed"),
+    [
+        ("mbpp-tiny", "rows 2, 3, 4, then the first", "first"),
+        ("gsm8k-tiny", "drawn", "drawn"),
+        ("xsum-tiny", "first", "first"),
+    ],
+)
+def test_what_records_say_of_the_shots_is_not_in_the_key_which_keeps_its_word(name, source, keyed):
+    task = sdbench.tasks.load(name)
+    described = {key: value for key, value in task.describe().items() if key not in NOT_OF_THE_KEY}
+    assert described["shots_from"] == source
+    assert _task_content(task)["task"] == described | {"shots_from": keyed}
 
 
 def knob(values, **declared) -> Knob:

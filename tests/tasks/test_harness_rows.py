@@ -1,4 +1,4 @@
-"""Rows of the harness's tasks: shuffled once, as the harness does."""
+"""Rows and shots of the harness's tasks: shuffled once, as the harness does, and shots from where the task's file says."""
 
 import random
 from importlib.util import find_spec
@@ -9,7 +9,7 @@ from own import path
 
 import sdbench.tasks
 from sdbench.tasks.data import rows_hash
-from sdbench.tasks.harness_rows import SEED, fix_seeds
+from sdbench.tasks.harness_rows import SEED, ShotSource, fix_seeds
 
 pytestmark = pytest.mark.skipif(find_spec("lm_eval") is None, reason="the extra lm-eval is not installed")
 
@@ -76,3 +76,23 @@ def test_seeding_leaves_no_trace():
         drawn = random.random(), numpy.random.random()
     assert (random.getstate(), numpy.random.get_state()[1].tolist()) == before
     assert drawn == (random.Random(0).random(), numpy.random.RandomState(1234).random())
+
+
+@pytest.mark.parametrize(
+    ("tree", "source"),
+    [
+        ({"test_split": "test"}, "drawn rows of test"),
+        (
+            {"test_split": "test", "validation_split": "dev", "fewshot_config": {"sampler": "first_n"}},
+            "first rows of dev",
+        ),
+        ({"training_split": "train", "fewshot_split": "dev", "fewshot_config": {"samples": []}}, "drawn rows of dev"),
+        (
+            {"training_split": "train", "fewshot_config": {"samples": "/a/b.list_samples"}},
+            "drawn samples in the task's file",
+        ),
+        ({"training_split": "train", "fewshot_config": {"sampler": "/a/b.Mine"}}, "b.Mine rows of train"),
+    ],
+)
+def test_records_say_where_the_harness_takes_shots_from(tree, source):
+    assert str(ShotSource.of_file(tree)) == source
