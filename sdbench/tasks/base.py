@@ -8,7 +8,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar
 
-from sdbench.config import nearest, show
+from sdbench.config import ConfigError, nearest, show
 from sdbench.config.checks import optional_integer
 from sdbench.tasks.data import Row, from_protocol
 from sdbench.tasks.padding import Padding
@@ -52,6 +52,11 @@ class DataTask(Padding):
         if not isinstance(self.chat, bool | None):
             raise ValueError(f"chat must be true, false or null, got {self.chat}")
         rules, self.version = self.rules, version
+        if self.shots_data is not None and rules.fixed_shots:
+            raise ConfigError(
+                f"task.shots_data={self.shots_data} has no effect: the shots of {self.name} are part of protocol {self.protocol}; "
+                "leave it out"
+            )
         self.chat = rules.is_chat if self.chat is None else self.chat
         self.shots = rules.num_shots if self.shots is None else self.shots
         self.split = self.split or rules.split

@@ -24,7 +24,7 @@ from sdbench.tasks import harness, harness_files
 from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
 from sdbench.tasks.harness_api import check_library
-from sdbench.tasks.harness_rows import ShotSource, fix_seeds
+from sdbench.tasks.harness_rows import ShotSource, fix_seeds, refuse_unused_shots
 from sdbench.tasks.harness_scores import HarnessReading, MetricKind, kind_of, read_answers
 from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail, without_oldest_shot
 from sdbench.tasks.protocol import Fields, Protocol
@@ -74,6 +74,8 @@ class LmEvalTask(DataTask):
                 f"task.shots={self.shots} has no effect: the file of {self.task} sets num_fewshot: 0, which lm_eval never "
                 "overrides; leave it out, or set another number in a copy of the file (task.include_path=)"
             )
+        if self.shots_data is not None:
+            refuse_unused_shots(self.task, str(self.shots_data), self._tree, has_data=self.data is not None)
         self.dataset = str(self._tree.get("dataset_path") or self.task)
         self.dataset_config = self._tree.get("dataset_name")
         self.first_row = next(iter(self.rows.values()))

@@ -1,5 +1,6 @@
 """Rows and shots of the harness's tasks: shuffled once, as the harness does, and shots from where the task's file says."""
 
+import json
 import random
 from importlib.util import find_spec
 
@@ -8,11 +9,19 @@ import pytest
 from own import path
 
 import sdbench.tasks
+from sdbench.config import ConfigError
 from sdbench.tasks.data import rows_hash
 from sdbench.tasks.harness_rows import SEED, ShotSource, fix_seeds
 
 pytestmark = pytest.mark.skipif(find_spec("lm_eval") is None, reason="the extra lm-eval is not installed")
 
+OURS = """
+task: ours
+dataset_path: org/none
+output_type: generate_until
+doc_to_text: "{{question}}"
+doc_to_target: "{{answer}}"
+"""
 SHUFFLED = """
 task: ours
 dataset_path: org/none
@@ -76,6 +85,39 @@ def test_seeding_leaves_no_trace():
         drawn = random.random(), numpy.random.random()
     assert (random.getstate(), numpy.random.get_state()[1].tolist()) == before
     assert drawn == (random.Random(0).random(), numpy.random.RandomState(1234).random())
+
+
+SAMPLES = "fewshot_config: {sampler: first_n, samples: [{question: 'Two?', answer: '2'}]}"
+
+
+@pytest.mark.parametrize(
+    ("lines", "options", "why"),
+    [
+        (f"test_split: test\n{SAMPLES}", {}, "the shots of ours are samples in its file"),
+        ("test_split: test", {}, "ours takes its shots from the split that is evaluated, test"),
+        (
+            "training_split: all\nvalidation_split: all",
+            {},
+            "ours takes its shots from the split that is evaluated, all",
+        ),
+        ("test_split: test\ntraining_split: train\nnum_fewshot: 0", {}, "the file of ours sets num_fewshot: 0"),
+        ("test_split: test\ntraining_split: train", {"data": None}, "it goes with task.data="),
+    ],
+)
+def test_a_file_from_which_no_shot_would_come_is_refused(load, lines, options, why):
+    with pytest.raises(ConfigError, match=rf"^task.shots_data=\S+gsm8k.jsonl has no effect: {why}.*; leave it out$"):
+        load(f"{OURS}\n{lines}\n", shots_data=str(path("gsm8k")), **options)
+
+
+def test_shots_come_from_the_file_where_the_harness_takes_them_from_another_split(load, tmp_path):
+    (tmp_path / "shots.jsonl").write_text(json.dumps({"question": "How many?", "answer": "#### 3"}))
+    lines = f"{OURS}\ntest_split: test\ntraining_split: train\n"
+    task = load(lines, shots=1, shots_data=str(tmp_path / "shots.jsonl"))
+    for example in task.examples():
+        assert example.prompt.text == f"How many? #### 3\n\n{example.row['question']}"
+    assert task.describe()["shots_from"] == "drawn rows of train"
+    with pytest.raises(ConfigError, match=r"^task.shots_data=nowhere.jsonl is not a file$"):
+        load(lines, shots_data="nowhere.jsonl")
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import yaml
 from own import CODE, FILES, GOLDEN, TINY, load, path, protocols
 
 import sdbench.tasks
-from sdbench.config import config_dir
+from sdbench.config import ConfigError, config_dir
 from sdbench.tasks.base import DataTask
 from sdbench.tasks.prompting import length, tail
 from sdbench.types import Example, Message, Prompt
@@ -126,6 +126,14 @@ def test_shots_of_a_row_do_not_depend_on_the_subset():
 def test_shots_come_from_the_file_that_is_named():
     task = sdbench.tasks.load("gsm8k", data=path("gsm8k"), shots_data=str(path("gsm8k")), shots=7)
     assert next(iter(task.examples())).prompt.text.count("####") == 7
+
+
+@pytest.mark.parametrize("protocol", ["cot", "llama"])
+def test_a_file_of_shots_beside_a_protocol_with_fixed_shots_is_refused(protocol):
+    with pytest.raises(
+        ConfigError, match=f"has no effect: the shots of gsm8k are part of protocol {protocol}; leave it"
+    ):
+        load("gsm8k", protocol=protocol, shots_data=str(path("gsm8k")))
 
 
 def test_mbpp_shows_the_authors_shots_2_3_4():
