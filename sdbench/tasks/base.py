@@ -209,7 +209,16 @@ def load_metric(name: str) -> Callable[[str, str], dict[str, float]]:
 
     def measure(answer: str, reference: str) -> dict[str, float]:
         results: dict[str, Any] = loaded.compute(predictions=[answer], references=[reference]) or {}
-        numbers = {key: float(value) for key, value in results.items() if isinstance(value, int | float)}
+        values = {key: single(value) for key, value in results.items()}
+        numbers = {key: float(value) for key, value in values.items() if hasattr(value, "__float__")}
+        if not numbers:
+            raise ValueError(f"extra_metrics: {name} returned no number for an answer, but {show(results)}")
         return {key if key == short else f"{short}.{key}": value for key, value in numbers.items()}
 
     return measure
+
+
+def single(value: Any) -> Any:
+    """Return the item of a list or an array that has a single one, and any other value as plain Python has it."""
+    value = value.tolist() if hasattr(value, "tolist") else value
+    return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value

@@ -89,6 +89,32 @@ def test_any_evaluate_metric_stands_beside_our_own(offline):
     assert not any(key.endswith("words") for key in task.score(example, "a cat").values)
 
 
+def local_metric(folder, name, result):
+    (folder / name).mkdir()
+    code = LOCAL_METRIC.replace(
+        '{"shout": sum(p.isupper() for p in predictions) / len(predictions), "words": "no number"}', result
+    )
+    (folder / name / f"{name}.py").write_text(f"import numpy\n{code}")
+    return str(folder / name)
+
+
+def test_a_list_with_one_number_and_numbers_of_numpy_are_scores(offline):
+    """As of bertscore, whose lists have an item for each answer: its scores were left out without a word."""
+    result = '{"f1": [0.5], "share": numpy.float32(0.25), "count": numpy.int64(3), "array": numpy.array([2.0]), "two": [1, 2]}'
+    task = load("xsum", extra_metrics=[local_metric(offline, "single", result)])
+    values = task.score(next(iter(task.examples())), "a cat").values
+    scored = {name: value for name, value in values.items() if name.startswith("single.")}
+    assert scored == {"single.f1": 0.5, "single.share": 0.25, "single.count": 3.0, "single.array": 2.0}
+
+
+def test_a_metric_without_any_number_is_an_error(offline):
+    task = load("xsum", extra_metrics=[local_metric(offline, "wordy", '{"words": "no number", "two": [1, 2]}')])
+    with pytest.raises(
+        ValueError, match=r"^extra_metrics: \S+wordy returned no number for an answer, but .'words': 'no"
+    ):
+        task.score(next(iter(task.examples())), "a cat")
+
+
 def test_a_metric_that_cannot_be_loaded_is_named_before_anything_is_scored(offline):
     with pytest.raises(ValueError, match=r"extra_metrics: evaluate cannot load no_such_metric_here"):
         load("xsum", extra_metrics=["no_such_metric_here"]).environment()
