@@ -40,6 +40,14 @@ class HumanEval(CodeTask):
         prompt = row["prompt"]
         return {"prompt": prompt, "stripped_prompt": prompt.strip(), "answer": row["canonical_solution"]}
 
+    def with_cut_field(self, fields: Fields, text: str) -> Fields:
+        return {**fields, "prompt": text, "stripped_prompt": text.strip()}
+
+    @property
+    def padding_version(self) -> str:
+        # In version 1 these protocols showed no end of a further example: cutting its prompt left the stripped one whole.
+        return "2" if "stripped_prompt" in self.rules.asked_fields else super().padding_version
+
     def entry_points(self, row: Row) -> Sequence[str]:
         """Return the function to be completed, and the prompt's helpers that the tests call (HumanEval/38 and /50)."""
         given, tests = parse(row["prompt"]), parse(row["test"])

@@ -32,6 +32,11 @@ class Padding(Prompting):
     padded_by: ClassVar[str] = "pad_to"  # the option with the length of prompts
 
     @property
+    def padding_version(self) -> str:
+        """The version of how rows pad a prompt, for the keys of cells."""
+        return PADDING
+
+    @property
     def wanted_tokens(self) -> int | None:
         """Return how many tokens a prompt is padded to; None: prompts are not padded."""
         return getattr(self, self.padded_by)
@@ -48,7 +53,9 @@ class Padding(Prompting):
         if self.wanted_tokens is None:
             return {}
         solved = {key: [*islice(self._solved_examples(key), KEYED_EXAMPLES)] for key in islice(self.rows, KEYED_ROWS)}
-        return {"padding": {"to": self.wanted_tokens, "with": f"solved/{PADDING}/{digest_of_data(solved)}"}}
+        return {
+            "padding": {"to": self.wanted_tokens, "with": f"solved/{self.padding_version}/{digest_of_data(solved)}"}
+        }
 
     def pad(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
         """Return the prompt after as many solved examples as fit, and after the end of one more question with its answer."""
@@ -63,7 +70,7 @@ class Padding(Prompting):
         words = re.findall(r"\s*\S+", last[self._cut_field])
 
         def with_words(size: int) -> Prompt:
-            end = {**last, self._cut_field: "".join(words[len(words) - size :]).lstrip()}
+            end = self.with_cut_field(last, "".join(words[len(words) - size :]).lstrip())
             return render(num_whole, end) if size else render(num_whole)
 
         return longest(with_words, max(0, len(words) - 1), num_tokens, limit)

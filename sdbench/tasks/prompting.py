@@ -36,6 +36,10 @@ class Prompting(DataRows):
     def _cut_field(self) -> str:
         return self.cut_field or self.rules.asked_fields[0]
 
+    def with_cut_field(self, fields: Fields, text: str) -> Fields:
+        """Return the fields with a shorter text in `cut_field`; a task that derives other fields from it replaces them too."""
+        return {**fields, self._cut_field: text}
+
     def examples(self) -> Iterable[Example]:
         """Return the selected rows with their prompts, in the order that the seed gives."""
         for key in self.ids:
@@ -97,7 +101,7 @@ class Prompting(DataRows):
         words = re.findall(r"\s*\S+", fields[self._cut_field])
 
         def render(num_dropped: int, text: str) -> Prompt:
-            return self.rules.render({**fields, self._cut_field: text}, shots[num_dropped:], is_chat=self.chat)
+            return self.rules.render(self.with_cut_field(fields, text), shots[num_dropped:], is_chat=self.chat)
 
         def with_words(count: int) -> Prompt:
             kept = words[:count] if self.cut_side == "end" else words[len(words) - count :]

@@ -108,3 +108,23 @@ def test_padding_needs_an_example_beside_the_asked_one(tmp_path):
 def test_a_length_is_a_whole_number(wrong):
     with pytest.raises(ValueError, match="pad_to must be a whole number"):
         load("gsm8k", pad_to=wrong)
+
+
+@pytest.mark.parametrize("form", ["text", "chat"])
+@pytest.mark.parametrize("protocol", protocols("humaneval"))
+def test_the_end_of_one_more_function_fills_the_length_up(protocol, form):
+    """Under bigcode and evalplus that function was shown whole or not at all."""
+    options = {"protocol": protocol, "chat": form == "chat", "shots": 0, "n": 1}
+    base = num_words(next(iter(load("humaneval", **options).examples())).prompt)
+    lengths = {
+        num_words(padded(load("humaneval", **options, pad_to=base + size))[0].prompt) for size in range(200, 260)
+    }
+    assert len(lengths) > 8
+
+
+def test_keys_of_padded_functions_differ_only_where_their_padding_does():
+    versions = {
+        protocol: load("humaneval", protocol=protocol, pad_to=300).describe()["padding"]["with"].split("/")[1]
+        for protocol in protocols("humaneval")
+    }
+    assert versions == {"lm-eval": "1", "llama": "1", "bigcode": "2", "evalplus": "2", "diversed": "1"}

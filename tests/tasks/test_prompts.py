@@ -181,6 +181,24 @@ def test_shots_go_first_then_words_of_the_article_and_the_template_stays():
     assert cut.prompt.text == "Summarize the following article:\n\n(Harbour) A grey cat that left home\n\nSummary:"
 
 
+@pytest.mark.parametrize("form", ["text", "chat"])
+@pytest.mark.parametrize("protocol", protocols("humaneval"))
+def test_of_a_long_function_the_first_words_go_and_the_template_stays(protocol, form):
+    """Of bigcode and evalplus, which show the prompt without outer whitespace, no word of it went: the template did."""
+    task = load("humaneval", protocol=protocol, chat=form == "chat", shots=0)
+    for example in task.examples():
+        full = shown(example.prompt)
+        given = example.row["prompt"].strip()
+        before, after = full.partition(given)[0].rstrip(), full.rpartition(given)[2].strip()
+        for count in (1, 3, len(given.split()) - 1):
+            cut = task.fit(example, words, words(example.prompt) - count * full.count(given))
+            assert cut.is_prompt_cut
+            assert shown(cut.prompt).startswith(before)
+            assert shown(cut.prompt).strip().endswith(after)
+            left = shown(cut.prompt).strip().removeprefix(before.lstrip()).removesuffix(after).split()
+            assert left[-(len(given.split()) - count) :] == given.split()[count:]
+
+
 def test_protocols_own_prompt_limit_is_kept():
     task = load("xsum", protocol="diversed")
     long = {**next(iter(task.rows.values())), "document": "word " * 3000}
