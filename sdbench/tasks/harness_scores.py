@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+from sdbench.config import ConfigError, nearest, show
 from sdbench.imports import import_object
 from sdbench.types import Metric
 
@@ -69,6 +70,21 @@ class MetricKind:
     def value(self, item: Any) -> float:
         """Return the number of one answer; for a whole-sample metric, the score of a sample with only this answer."""
         return float(item if self.aggregate is None else self.aggregate([item]))
+
+
+def check_bounds(bounds: object, metrics: Iterable[str], task: str) -> None:
+    """Raise ConfigError unless `bounds` is null or has two ends for some of the metrics, named with their filters or without."""
+    if bounds is None:
+        return
+    if not isinstance(bounds, Mapping):
+        raise ConfigError(f"task.bounds must be {{METRIC: [LOW, HIGH]}}, got {show(bounds)}")
+    known = dict.fromkeys(name for metric in metrics for name in (metric, metric.partition(",")[0]))
+    for name, pair in bounds.items():
+        if name not in known:
+            raise ConfigError(f"task.bounds: {show(name)} is not a metric of {task} {nearest(name, known)}")
+        ends = pair if isinstance(pair, list | tuple) else ()
+        if pair is not None and [type(end) in (int, float, type(None)) for end in ends] != [True, True]:
+            raise ConfigError(f"task.bounds.{name} must be [LOW, HIGH], got {show(pair)}")
 
 
 def kind_of(task: Any, name: str, item: Any, bounds: Mapping[str, Sequence[float]]) -> MetricKind | None:

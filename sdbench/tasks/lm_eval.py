@@ -25,7 +25,7 @@ from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.data import read_rows
 from sdbench.tasks.harness_api import check_library
 from sdbench.tasks.harness_rows import ShotSource, fix_seeds, refuse_unused_shots
-from sdbench.tasks.harness_scores import HarnessReading, MetricKind, kind_of, read_answers
+from sdbench.tasks.harness_scores import HarnessReading, MetricKind, check_bounds, kind_of, read_answers
 from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail, without_oldest_shot
 from sdbench.tasks.protocol import Fields, Protocol
 from sdbench.types import Example, Message, Metric, Prompt, Score
@@ -45,7 +45,7 @@ class LmEvalTask(DataTask):
     task: str | None = None
     include_path: str | None = None
     headline: str | None = None
-    bounds: Mapping[str, Sequence[float]] = field(default_factory=dict)
+    bounds: Mapping[str, Sequence[float]] | None = None
     multiturn: bool = True
     system: str | None = None
     sandbox: str = "auto"
@@ -88,7 +88,9 @@ class LmEvalTask(DataTask):
     def _declare_metrics(self) -> tuple[Metric, ...]:
         """Return the metrics that can be stored, the headline first."""
         assert self.first_row is not None, "rows are read before answers are scored"
-        names, kinds = self._read([(self.first_row, "")])[0].items, self._kinds
+        names = self._read([(self.first_row, "")])[0].items
+        check_bounds(self.bounds, names, str(self.task))
+        kinds = self._kinds
         if left_out := [name for name in names if name not in kinds]:
             warnings.warn(f"{self.name}: cannot store {', '.join(left_out)} per answer: left out", stacklevel=2)
         headline = self.headline or next(iter(kinds), None)
@@ -252,7 +254,7 @@ class LmEvalTask(DataTask):
         """Return how each metric is stored, from the results of an empty answer to the first row."""
         assert self.first_row is not None, "rows are read before answers are scored"
         items = self._read([(self.first_row, "")])[0].items
-        kinds = {name: kind_of(self._object, name, item, self.bounds) for name, item in items.items()}
+        kinds = {name: kind_of(self._object, name, item, self.bounds or {}) for name, item in items.items()}
         return {name: kind for name, kind in kinds.items() if kind is not None}
 
     def _read(self, answers: Sequence[tuple[Row, str]]) -> list[HarnessReading]:

@@ -138,3 +138,26 @@ def test_shots_come_from_the_file_where_the_harness_takes_them_from_another_spli
 )
 def test_records_say_where_the_harness_takes_shots_from(tree, source):
     assert str(ShotSource.of_file(tree)) == source
+
+
+@pytest.mark.parametrize(
+    ("bounds", "words"),
+    [
+        ({"exact_mach": [0, 1]}, r"^task.bounds: exact_mach is not a metric of ours \(did you mean exact_match\? "),
+        ({"exact_match": 1}, r"^task.bounds.exact_match must be \[LOW, HIGH\], got 1$"),
+        ({"exact_match": [0, "one"]}, r"^task.bounds.exact_match must be \[LOW, HIGH\], got "),
+        ([0, 1], r"^task.bounds must be \{METRIC: \[LOW, HIGH\]\}, got "),
+    ],
+)
+def test_bounds_of_no_metric_are_refused_before_anything_is_decoded(load, bounds, words):
+    with pytest.raises(ConfigError, match=words):
+        load(f"{OURS}\ntest_split: test\n", bounds=bounds)
+
+
+def test_bounds_may_be_null_or_name_a_metric(load):
+    text = f"{OURS}\ntest_split: test\n"
+    assert [load(text, bounds=bounds).metrics[0].bounds for bounds in (None, {}, {"exact_match": [0, 2]})] == [
+        (0, 1),
+        (0, 1),
+        (0, 2),
+    ]
