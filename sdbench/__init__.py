@@ -15,7 +15,7 @@ _HOME = {
     "read": "sdbench.records",
 }
 
-_PARTS = ("tasks",)
+_PARTS = ("evaluate_adapter", "tasks")
 
 __all__ = ["Engine", "__version__", "generate", "read"]
 

@@ -95,3 +95,9 @@ def test_a_bad_file_of_shots_is_named_by_its_option(tmp_path, text, words):
     task = sdbench.tasks.load("gsm8k-tiny", n=1, shots=1, shots_data=str(path))
     with pytest.raises(ConfigError, match=f"^task.shots_data={words}"):
         list(task.examples())
+
+
+def test_the_package_has_its_metrics_of_evaluate_at_hand():
+    code = "import sdbench, sys\nprint(callable(sdbench.evaluate_adapter.metric), 'evaluate' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "False"]
