@@ -26,6 +26,7 @@ HEAD = (
     *(f"tokens/s at {level}" for level in LEVELS),
     "audit at T = 1",
     "threads",
+    "timed",
 )
 INTRODUCTION = """\
 # Engines on a real pair
@@ -37,7 +38,8 @@ them in oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; s
 weights, too. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string. Texts are compared
 with those of the target alone of the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1
 are those of decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those of all users together,
-prompts included. A server keeps 4 slots, however many users there are.
+prompts included. A server keeps 4 slots, however many users there are. Speeds of rows that were timed on different days are
+those of different machines, or of one in another state, and are not compared.
 """
 
 
@@ -107,11 +109,12 @@ def missing_text(table: pd.DataFrame, options: Mapping[str, str]) -> str:
 
 
 def fastest(table: pd.DataFrame) -> Iterator[str]:
-    """Yield a line on the fastest setting, the draft alone left out, for each number of threads and of users."""
-    usable = table[table["verifier"] != "draft"].reset_index(drop=True)
-    for threads, level in product(sorted(set(usable["threads"])), LEVELS):
+    """Yield a line on the fastest setting, the draft alone left out, for each day, number of threads and number of users."""
+    usable = table[(table["verifier"] != "draft") & table["timed"].notna()].reset_index(drop=True)
+    days = sorted(set(usable["timed"]))
+    for day, threads, level in product(days, sorted(set(usable["threads"])), LEVELS):
         column = f"tokens_per_s_{level}"
-        rows = usable[(usable["threads"] == threads) & usable[column].notna()]
+        rows = usable[(usable["timed"] == day) & (usable["threads"] == threads) & usable[column].notna()]
         if len(rows) < 2:
             continue
         best = rows.loc[rows[column].astype(float).idxmax()]
@@ -119,7 +122,7 @@ def fastest(table: pd.DataFrame) -> Iterator[str]:
         alone = rows[is_alone][column]
         ratio = f", {best[column] / alone.iloc[0]:.2f} times its target alone" if len(alone) else ""
         yield (
-            f"- {threads:g} thread{'s' * (threads > 1)}, {level} user{'s' * (level > 1)}: "
+            f"- {day}, {threads:g} thread{'s' * (threads > 1)}, {level} user{'s' * (level > 1)}: "
             f"{best['engine']}, {setting_of(best)} ({best[column]:.1f} tokens/s{ratio})."
         )
 
@@ -139,6 +142,7 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
         *(f"{speed:.1f}" if pd.notna(speed) else "–" for speed in speeds),
         row["audit"] if isinstance(row["audit"], str) else "–",
         str(int(row["threads"])),
+        row["timed"] if isinstance(row["timed"], str) else "–",
     ]
 
 

@@ -210,6 +210,7 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
     )
     rows = []
     table = summarise(results)
+    days = pd.to_datetime(results.timings.groupby("cell")["started_at"].max(), unit="s").dt.strftime("%Y-%m-%d")
     for cell in table[table["n"].notna()].to_dict(
         "records"
     ):  # transformers' own generation is timed beside ours, not scored
@@ -228,7 +229,7 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
         a_round = cell["tokens_per_round"] if pd.notna(cell["tokens_per_round"]) else cell.get("pooled_tokens_per_step")
         row |= {"tokens_per_round": a_round, "tokens_per_s_1": cell["tokens_per_s"]}
         row |= {f"tokens_per_s_{level}": loads.get((key, level)) for level in LEVELS[1:]}
-        rows.append({**row, "audit": None})
+        rows.append({**row, "audit": None, "timed": days.get(key)})
     return sorted(
         rows,
         key=lambda row: (

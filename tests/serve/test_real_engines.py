@@ -23,7 +23,7 @@ FILES = {"target": "t.gguf", "draft": "d.gguf", "data": "humaneval.jsonl"}
 def test_each_run_is_one_that_sdbench_takes_and_all_of_an_engine_share_its_records():
     options = real_engines.DEFAULTS | FILES | {"python": "p", "lengths": "2,16", "p_mins": "0.5"}
     composer = Composer()
-    for engine, num_runs in (("llamacpp", 3), ("native", 2), ("vllm", 2)):
+    for engine, num_runs in (("llamacpp", 3), ("native", 2), ("native-packed", 2), ("vllm", 2)):
         for part, count in (("texts", num_runs), ("speed", num_runs), ("audit", 1)):
             runs = [composer.run(words) for words in real_engines.runs_of(engine, part, options)]
             assert len(runs) == count
@@ -97,15 +97,15 @@ def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_thre
     ratio = f"{speeds['lossless'] / speeds['target']:.2f}"
     page = (tmp_path / "out" / "engines.md").read_text()
     assert speeds["lossless"] > speeds["target"]
-    assert f"- 2 threads, 1 user: native, K = 4 ({speeds['lossless']:.1f} tokens/s, {ratio} times" in page
+    assert f", 2 threads, 1 user: native, K = 4 ({speeds['lossless']:.1f} tokens/s, {ratio} times" in page
     shutil.copytree(tmp_path / "runs" / "native-2-threads", tmp_path / "runs" / "llamacpp-2-threads")
     assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/out", "threads=2"]) == 0, "rows of two engines"
-    assert "- 2 threads, 1 user: " in (tmp_path / "out" / "engines.md").read_text()
+    assert ", 2 threads, 1 user: " in (tmp_path / "out" / "engines.md").read_text()
     assert "users: native" not in page, "with one engine's number for one user, there is nothing to compare"
 
 
 def engine_row(engine: str, verifier: str, num_draft: int, **more) -> dict:
-    names = ("p_min", "audit", "num_equal", "num_compared", *(f"tokens_per_s_{level}" for level in (1, 2, 4)))
+    names = ("p_min", "audit", "timed", "num_equal", "num_compared", *(f"tokens_per_s_{level}" for level in (1, 2, 4)))
     return dict.fromkeys(names) | {"engine": engine, "verifier": verifier, "num_draft": num_draft, "threads": 1, **more}
 
 
@@ -295,3 +295,17 @@ def test_near_ties_are_looked_for_in_every_lossless_setting(monkeypatch):
     table = real_near_ties.differing(Path("folder"))
     rows = table[["num_draft", "example", "lossless", "prompt"]].to_numpy().tolist()
     assert sorted(rows, key=str) == [[2, "x1", [4], "p1"], [4, "x0", [1, 5], "p0"], [4, "x1", [3, 6], "p1"]]
+
+
+@pytest.mark.results
+def test_drafting_pays_in_vllm_and_its_speeds_are_compared_within_a_day():
+    rows = pd.read_csv(COMMITTED / "engines.csv").query("engine == 'vllm' and threads == 2 and verifier != 'draft'")
+    rows = rows.set_index("num_draft")
+    for level, lengths in ((1, [2, 4, 8]), (2, [2, 4, 8]), (4, [2, 4, 8])):
+        speeds = rows[f"tokens_per_s_{level}"]
+        assert (speeds[lengths] > speeds[0]).all()
+        assert speeds[16] < speeds[0]
+    assert rows["num_equal"][1:].tolist() == [36, 38, 38, 38]
+    page = (COMMITTED / "engines.md").read_text()
+    assert f"- {rows['timed'].iloc[0]}, 2 threads, 2 users: vllm, K = 2 (" in page
+    assert page.count("2 threads, 1 user: ") == 2, "a line for each day"
