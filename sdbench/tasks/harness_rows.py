@@ -68,15 +68,12 @@ class ShotSource:
 
 def refuse_unused_shots(task: str, shots_data: str, tree: Mapping[str, Any], *, has_data: bool) -> None:
     """Raise ConfigError where no shot of a task would come from the file `shots_data`."""
-    source, evaluated = ShotSource.of_file(tree), tree.get("test_split") or tree.get("validation_split")
     if not has_data:
         why = "it goes with task.data=, and without that the harness reads all splits of its data set"
     elif tree.get("num_fewshot") == 0:
         why = f"the file of {task} sets num_fewshot: 0, which lm_eval never overrides"
-    elif source.split is None:
+    elif ShotSource.of_file(tree).split is None:
         why = f"the shots of {task} are samples in its file"
-    elif source.split == evaluated:
-        why = f"{task} takes its shots from the split that is evaluated, {evaluated}"
     else:
         return
     raise ConfigError(f"task.shots_data={shots_data} has no effect: {why}; leave it out")

@@ -94,12 +94,6 @@ SAMPLES = "fewshot_config: {sampler: first_n, samples: [{question: 'Two?', answe
     ("lines", "options", "why"),
     [
         (f"test_split: test\n{SAMPLES}", {}, "the shots of ours are samples in its file"),
-        ("test_split: test", {}, "ours takes its shots from the split that is evaluated, test"),
-        (
-            "training_split: all\nvalidation_split: all",
-            {},
-            "ours takes its shots from the split that is evaluated, all",
-        ),
         ("test_split: test\ntraining_split: train\nnum_fewshot: 0", {}, "the file of ours sets num_fewshot: 0"),
         ("test_split: test\ntraining_split: train", {"data": None}, "it goes with task.data="),
     ],

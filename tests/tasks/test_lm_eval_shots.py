@@ -66,10 +66,15 @@ def test_no_prompt_has_the_answer_to_its_question(text, has_shots_data, tmp_path
     check_prompts(load("ours", include_path=str(tmp_path), shots=4, **options), 4, questions)
 
 
-@pytest.mark.parametrize(
-    "line", ["fewshot_config: {sampler: !function code.Last}", "process_docs: !function code.shuffle"]
-)
-def test_shots_that_may_be_the_evaluated_row_are_refused(line, tmp_path):
+def test_rows_that_a_task_shuffles_are_left_out_of_their_own_shots(tmp_path):
+    (tmp_path / "ours.yaml").write_text(f"{FILTERED}training_split: train\nprocess_docs: !function code.shuffle\n")
+    (tmp_path / "code.py").write_text(CODE)
+    questions = [row["question"] for row in rows_of()]
+    check_prompts(load("ours", include_path=str(tmp_path), shots=4), 4, questions)
+
+
+def test_shots_that_may_be_the_evaluated_row_are_refused(tmp_path):
+    line = "fewshot_config: {sampler: !function code.Last}"
     (tmp_path / "ours.yaml").write_text(f"{FILTERED}training_split: train\n{line}\n")
     (tmp_path / "code.py").write_text(CODE)
     options = {"include_path": str(tmp_path)}
