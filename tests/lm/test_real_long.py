@@ -50,6 +50,7 @@ def test_a_text_is_compared_with_its_own_rounding():
 
 @pytest.mark.results
 def test_the_committed_long_texts_of_a_real_model_are_the_targets_own():
-    (row,) = pd.read_csv(Path(__file__).parents[2] / "results/real/long.csv").to_dict("records")
-    assert (row["prompt"], row["tokens"], row["texts"]) == (4096, 8192, 3)
-    assert (row["off_argmax"], row["margin"]) == (0, 0)
+    rows = pd.read_csv(Path(__file__).parents[2] / "results/real/long.csv")
+    assert (rows[["prompt", "tokens", "off_argmax", "margin"]] == [4096, 8192, 0, 0]).all(axis=None)
+    texts = rows.set_index("draft")["texts"]
+    assert texts.to_dict() == {"lookup": 3, "qwen-coder-0.5b.gguf": 1}
