@@ -105,16 +105,23 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
 
 
 def _with_settings(sweeps: Sequence[Weighed]) -> list[Weighed]:
-    """Return the sweeps with a text for each setting: equal texts in two sweeps are the same rule, options, draft and versions."""
+    """Return the sweeps with a text for each setting: equal texts in two sweeps are the same rule, options, draft and versions.
+
+    Names get the words for a draft or a version that only another of the sweeps needs.
+    """
     rows = [sweep.cells.assign(sweep=sweep.model) for sweep in sweeps]
     whole = pd.concat(rows, keys=range(len(rows)))
     whole = whole.assign(**variants_of(whole)) if len(whole) else whole
-    return [
-        replace(sweep, settings={key: full_setting_of(whole.loc[number, key]) for key in sweep.cells.index})
-        if len(sweep.cells)
-        else sweep
-        for number, sweep in enumerate(sweeps)
-    ]
+    known = []
+    for number, sweep in enumerate(sweeps):
+        settings, names = {}, dict(sweep.names)
+        for key in sweep.cells.index:
+            cell = whole.loc[number, key]
+            settings[key] = full_setting_of(cell)
+            words = (cell["rule_variant"], cell["draft_variant"])
+            names[key] = " ".join([names[key], *(word for word in words if word not in names[key])])
+        known.append(replace(sweep, settings=settings or sweep.settings, names=names))
+    return known
 
 
 def _setting(sweep: Weighed, cell: str) -> str:

@@ -12,7 +12,7 @@ from sdbench.metrics.recommend import Recommendation, decide, recommend
 from sdbench.metrics.safety import Comparison
 from sdbench.metrics.seeds import pool_seeds
 from sdbench.metrics.stats import Estimate
-from sdbench.metrics.text import full_setting_of
+from sdbench.metrics.text import full_setting_of, names_of
 from sdbench.metrics.weigh import Gain, Weighed
 from sdbench.records.keys import frame_of_cells
 from sdbench.report.build import worked_out
@@ -234,7 +234,8 @@ def test_two_settings_with_one_name_in_their_folders_are_two_settings():
 def test_a_setting_of_two_folders_has_one_draft_and_one_version_whatever_else_a_folder_holds(commands):
     def weighed(*commands):
         cells = table_of(frame_of_cells({cell.key: cell for cells in commands for cell in cells}.values()))
-        return Weighed("m", "t", "m on t", Metric("strict", "share"), cells=cells[cells["verifier"] == "ensemble"])
+        cells = cells[cells["verifier"] == "ensemble"]
+        return Weighed("m", "t", "m on t", Metric("strict", "share"), cells=cells, names=names_of(cells))
 
     for alone in commands:
         both, single = _with_settings([weighed(*commands), weighed(alone)])
@@ -243,6 +244,7 @@ def test_a_setting_of_two_folders_has_one_draft_and_one_version_whatever_else_a_
         assert homes[1] < homes[0]
         assert {key: both.settings[key] for key in single.settings} == single.settings, "the cells of one draft"
     first, second = _with_settings([weighed(each) for each in commands])
+    assert not set(first.names.values()) & set(second.names.values()), "no name is that of another draft or version"
     assert not set(first.settings.values()) & set(second.settings.values())
 
 
