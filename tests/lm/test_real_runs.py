@@ -78,7 +78,8 @@ def test_a_killed_run_of_a_toy_pair_has_the_records_of_an_undisturbed_one(tmp_pa
 def test_the_command_did_on_the_real_pair_what_it_promises():
     table = pd.read_csv(ROOT / "results/real/runs.csv")
     assert table["is_met"].all()
-    assert {"memory of 1 rows", "memory of 32 rows, packed weights"} <= set(table["what"])
+    names = {f"memory of {rows} rows{more}" for rows in (1, 8, 32) for more in ("", ", T = 1")}
+    assert names | {f"{name}, packed weights" for name in names} <= set(table["what"])
     assert table["what"].str.startswith("kill -9").sum() == 2
     numbers = table[table["what"].str.startswith("memory")]
     shares = [float(row.measured.split()[0]) / float(row.wanted.split()[0]) for row in numbers.itertuples()]
