@@ -24,6 +24,7 @@ HEAD = (
     "texts equal to the target's",
     "acceptance",
     *(f"tokens/s at {level}" for level in LEVELS),
+    "× the target",
     "audit at T = 1",
     "threads",
     "timed",
@@ -31,15 +32,17 @@ HEAD = (
 INTRODUCTION = """\
 # Engines on a real pair
 
-HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of
-each engine. A dash: not measured, or the engine does not report it. The engines do not compute with the same weights:
-llama.cpp multiplies by the quantised ones of the files, native by the same weights dequantised to bfloat16 (native-packed has
-them in oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; so speeds and texts of two engines differ by their
-weights, too. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string. Texts are compared
-with those of the target alone of the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1
-are those of decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those of all users together,
-prompts included. A server keeps 4 slots, however many users there are. Speeds of rows that were timed on different days are
-those of different machines, or of one in another state, and are not compared.
+HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of each
+engine. A dash: not measured, or the engine does not report it. The engines do not compute with the same weights: llama.cpp
+multiplies by the quantised ones of the files, native by the same weights dequantised to bfloat16 (native-packed has them in
+oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; so speeds and texts of two engines differ by their weights,
+too. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string. Texts are compared with those
+of the target alone of the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1 are those of
+decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those of all users together, prompts
+included. A server keeps 4 slots, however many users there are. *× the target* divides the tokens per second of one user by those
+of the target alone in the same latency pass (of native the faster of its own target alone and transformers' `generate`); the
+script times the draft lengths in passes of their own, so it is not the ratio of two rows. Speeds of rows that were timed on
+different days are those of different machines, or of one in another state, and are not compared.
 """
 
 
@@ -140,6 +143,7 @@ def cells_of(row: Mapping[str, Any]) -> list[str]:
         equal,
         format_interval(estimate_of(row, "acceptance"), 3) or "–",
         *(f"{speed:.1f}" if pd.notna(speed) else "–" for speed in speeds),
+        format_interval(estimate_of(row, "speedup"), 2) or "–",
         row["audit"] if isinstance(row["audit"], str) else "–",
         str(int(row["threads"])),
         row["timed"] if isinstance(row["timed"], str) else "–",

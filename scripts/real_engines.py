@@ -229,6 +229,7 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
         a_round = cell["tokens_per_round"] if pd.notna(cell["tokens_per_round"]) else cell.get("pooled_tokens_per_step")
         row |= {"tokens_per_round": a_round, "tokens_per_s_1": cell["tokens_per_s"]}
         row |= {f"tokens_per_s_{level}": loads.get((key, level)) for level in LEVELS[1:]}
+        row |= spread("speedup", estimate_of(cell, "speedup"))
         rows.append({**row, "audit": None, "timed": days.get(key)})
     return sorted(
         rows,

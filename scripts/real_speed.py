@@ -1,13 +1,14 @@
 """results/real/speed.md: the engine's speed with a real pair, against transformers' generate and against its own model forwards.
 
-    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,recorded,context,packed]
+    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,measures,recorded,context,packed]
                                  [dtype=bfloat16] [threads=1] [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
 
-TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another; part
-`recorded` compares steps that are traced (as those of narrow models are) with steps that run eagerly (as those of models of this
-size do), `context` pieces of 4,000 tokens with pieces of 500, and `packed` packed weights (model.packed=true) with weights as
-they are. What is compared takes turns in one process, on a machine where nothing else runs; a figure is the median of ratios with
-their smallest and largest, after one warm-up. `out` gets speed.csv and speed.md; figures of other parts that are there stay.
+TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another. Part
+`forwards` times calls without measures, and `measures` with all measures, as a run makes them; `recorded` compares steps that are
+traced (as those of narrow models are) with steps that run eagerly (as those of models of this size do), `context` pieces of 4,000
+tokens with pieces of 500, and `packed` packed weights (model.packed=true) with weights as they are. What is compared takes turns
+in one process, on a machine where nothing else runs; a figure is the median of ratios with their smallest and largest, after one
+warm-up. `out` gets speed.csv and speed.md; figures of other parts that are there stay.
 """
 
 import sys
@@ -34,7 +35,7 @@ from sdbench.verify import Exact
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 DEFAULTS = {
-    "parts": "generate,forwards,recorded,context,packed",
+    "parts": "generate,forwards,measures,recorded,context,packed",
     "dtype": "bfloat16",
     "threads": "1",
     "repeats": "3",
@@ -44,7 +45,6 @@ DEFAULTS = {
     "out": "results/real",
 }
 PROMPT = 128
-ALONE: dict[str, Any] = {"batch_size": 1, "measure": False}
 GREEDY: dict[str, Any] = {"temperature": 0}
 ROUNDS = {"a token of the target alone": 0, "a lossless round of 5 drafts": 5}
 
@@ -61,23 +61,24 @@ def over_generate(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def settings(bench: Bench) -> Iterator[tuple[str, list[list[int]], dict[str, Any]]]:
-    """Yield name, texts and options of calls without measures: one text and 32, at T = 0 and 1."""
+def settings(bench: Bench, measure: bool) -> Iterator[tuple[str, list[list[int]], dict[str, Any]]]:
+    """Yield name, texts and options of calls with all measures or none: one text and 32, at T = 0 and 1."""
     single, texts = bench.prompts(1, PROMPT), bench.prompts(32, PROMPT // 2)
-    for name, more in {", T = 0": GREEDY, ", T = 1": {}}.items():
-        yield f"batch 1, no measures{name}", single, {**ALONE, **more}
-        yield f"batch 32, no measures{name}", texts, {"measure": False, **more}
+    kind = "all measures" if measure else "no measures"
+    for temperature, more in enumerate((GREEDY, {})):
+        yield f"batch 1, {kind}, T = {temperature}", single, {"batch_size": 1, "measure": measure, **more}
+        yield f"batch 32, {kind}, T = {temperature}", texts, {"measure": measure, **more}
 
 
-def over_forwards(bench: Bench) -> Iterator[Figure]:
+def over_forwards(bench: Bench, measure: bool) -> Iterator[Figure]:
     """Yield the time of a call, which runs eagerly at this size, divided by that of its bare model forwards."""
-    for name, texts, more in settings(bench):
+    for name, texts, more in settings(bench, measure):
         yield from over_bare(bench, name, texts, ways=[""], **more)
 
 
 def recorded_over_eager(bench: Bench) -> Iterator[Figure]:
     """Yield tokens per second with traced steps divided by those without. The warm-up traces the steps."""
-    for name, texts, more in settings(bench):
+    for name, texts, more in settings(bench, measure=False):
         recorded, eager = (partial(bench.ours, texts, [0.5], mode, **more) for mode in ("trace", "off"))
         yield bench.rival(f"{name}: tokens/s with recorded steps over those without", recorded, eager)
 
@@ -167,7 +168,8 @@ def main(words: list[str]) -> int:
             )
     measured = {
         "generate": over_generate(bench),
-        "forwards": over_forwards(bench),
+        "forwards": over_forwards(bench, measure=False),
+        "measures": over_forwards(bench, measure=True),
         "recorded": recorded_over_eager(bench),
         "context": long_over_short(bench, context),
         "packed": packed_over_plain(bench),

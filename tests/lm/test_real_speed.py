@@ -41,6 +41,9 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
         for rows in (1, 32)
     ]
     assert (recorded["median"] > 0).all()
+    assert real_speed.main([*words, "parts=measures"]) == 0
+    measured = pd.read_csv(tmp_path / "speed.csv")[17:]
+    assert list(measured["name"].str.replace("all measures", "no measures")) == list(before["name"][1:])
     for word, sentence in (
         ("new=7", "has figures of another pair, dtype or new=: give another out="),
         ("context=900000", "context must be above 500 and at most 1018,"),
@@ -53,14 +56,14 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
         assert sentence in capsys.readouterr().err
     assert (figures["median"] > 0).all()
     assert figures["name"].is_unique
-    assert (tmp_path / "speed.md").read_text().count("\n| ") == 18, "a row per figure, and the head"
+    assert (tmp_path / "speed.md").read_text().count("\n| ") == 22, "a row per figure, and the head"
 
 
 def test_an_unknown_part_is_refused_before_anything_is_loaded(capsys):
     with pytest.raises(SystemExit) as caught:
         real_speed.main([*PAIR, "data=x.jsonl", "parts=contexts"])
     assert caught.value.code == 2
-    assert "parts must be among generate, forwards, recorded, context, packed, got contexts" in capsys.readouterr().err
+    assert "parts must be among generate, forwards, measures, recorded, context, packed, got contexts" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("words", [PAIR, [PAIR[0], "data=x.jsonl"]])

@@ -1,9 +1,14 @@
 """Rows in the schemas of the data sets of ten tasks of lm-evaluation-harness, on a stand-in hub; nothing of theirs is copied."""
 
+import json
+import subprocess
 from pathlib import Path
 
 import hub_repos
+import pytest
 from hub import Hub
+
+HERE = Path(__file__).parent
 
 # Name of a task -> ours and its metrics that must agree with theirs, where there is one.
 OWN = {
@@ -18,7 +23,7 @@ OWN = {
     "longbench_qasper": None,
     "minerva_math_algebra": None,
 }
-IMPORTED = {  # by modules of these tasks, beyond what lm_eval itself needs
+IMPORTED = {  # by modules of these tasks, beyond what lm_eval itself needs: .venv-parity has them
     "ifeval": ("langdetect", "immutabledict", "nltk"),
     "longbench_qasper": ("jieba", "fuzzywuzzy", "rouge"),
     "minerva_math_algebra": ("math_verify", "sympy"),
@@ -64,3 +69,29 @@ def make_hub(root: Path) -> Hub:
     sets |= {"EleutherAI/hendrycks_math": {"algebra": algebra}, "Xnhyacinth/LongBench": {"qasper": paper}}
     hub_repos.make_datasets(root, sets, num_rows=NUM_ROWS)
     return Hub(root).start()
+
+
+def both_sides(python: str, names: list[str], root: Path, libraries: str = "") -> dict:
+    """These tasks by the harness and by us, in this Python, over a stand-in hub with 20 rows of each data set."""
+    hub = make_hub(root)
+    env = hub.env(root / "home", PYTHONPATH=f"{libraries}:{HERE.parents[1]}".lstrip(":"))
+    command = [python, str(HERE / "lm_eval_both.py"), *names]
+    done = subprocess.run(command, capture_output=True, text=True, env=env, check=False)
+    hub.stop()
+    assert done.returncode == 0, done.stderr[-3000:]
+    both = json.loads(done.stdout)
+    assert sorted(both) == sorted(names)
+    return both
+
+
+def check_both(compared: dict) -> None:
+    for name, both in compared.items():
+        assert len(both["prompts"]) == 20, name
+        assert all(ours == theirs for ours, theirs in both["prompts"]), name
+        for row in both["rows"]:
+            for metric, value in row["ours"].items():
+                if not isinstance(row["theirs"][metric], list):
+                    assert value == pytest.approx(float(row["theirs"][metric]), abs=1e-12), (name, metric)
+        for metric, (ours, theirs) in both["whole"].items():
+            assert ours == pytest.approx(theirs, abs=1e-12), (name, metric)
+        assert any(value for row in both["rows"] for value in row["ours"].values()), f"{name}: some answer is right"

@@ -1,6 +1,6 @@
 """Tasks of lm-evaluation-harness ask and score as the harness does: the same prompts to the byte, scores to 1e-12.
 
-Needs the extra `lm-eval`, which is part of `dev`; test_parity.py runs all of it with what further tasks of the harness import.
+Needs the extra `lm-eval`, which is part of `dev`. test_parity.py compares the tasks whose modules import more than that.
 """
 
 import json
@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from lm_eval_rows import IMPORTED, OWN, make_hub
+from lm_eval_rows import IMPORTED, OWN, both_sides, check_both, make_hub
 from own import path
 
 import sdbench.tasks
@@ -371,34 +371,7 @@ def test_a_refused_task_costs_one_line_exit_2_and_no_file(name, sentence, tmp_pa
 
 @pytest.fixture(scope="module")
 def compared(tmp_path_factory):
-    """Both sides over a stand-in hub with 20 rows of each data set."""
-    root = tmp_path_factory.mktemp("hub")
-    hub = make_hub(root)
-    # Their grammar of formulas needs a library in a version that Hydra does not take.
-    formulas = Path(sys.prefix) / "math"
-    env = hub.env(root / "home", PYTHONPATH=f"{formulas}:{HERE.parents[1]}")
-    names = [name for name in OWN if name != "minerva_math_algebra" or formulas.is_dir()]
-    # The environment of scripts/parity has what these import, and test_parity.py runs them all there.
-    names = [name for name in names if all(map(find_spec, IMPORTED.get(name, ())))]
-    done = subprocess.run(
-        [sys.executable, str(HERE / "lm_eval_both.py"), *names], capture_output=True, text=True, env=env, check=False
-    )
-    hub.stop()
-    assert done.returncode == 0, done.stderr[-3000:]
-    return json.loads(done.stdout)
-
-
-def check_both(compared):
-    for name, both in compared.items():
-        assert len(both["prompts"]) == 20, name
-        assert all(ours == theirs for ours, theirs in both["prompts"]), name
-        for row in both["rows"]:
-            for metric, value in row["ours"].items():
-                if not isinstance(row["theirs"][metric], list):
-                    assert value == pytest.approx(float(row["theirs"][metric]), abs=1e-12), (name, metric)
-        for metric, (ours, theirs) in both["whole"].items():
-            assert ours == pytest.approx(theirs, abs=1e-12), (name, metric)
-        assert any(value for row in both["rows"] for value in row["ours"].values()), f"{name}: some answer is right"
+    return both_sides(sys.executable, [name for name in OWN if name not in IMPORTED], tmp_path_factory.mktemp("hub"))
 
 
 @needs_lm_eval

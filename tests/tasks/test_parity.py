@@ -15,6 +15,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from lm_eval_rows import IMPORTED, both_sides, check_both
 from own import load
 from styles import GSM8K, HUMANEVAL, MBPP, answers
 
@@ -22,6 +23,13 @@ from sdbench.types import Example, Prompt
 
 pytestmark = pytest.mark.slow
 HERE = Path(__file__).parent
+
+
+@pytest.mark.long
+def test_tasks_of_lm_eval_that_import_more_agree(python, tmp_path):
+    """The tasks that test_lm_eval.py leaves out, in an environment that has their modules."""
+    formulas = Path(python).parents[1] / "math"  # a grammar of formulas, in a version that Hydra does not take
+    check_both(both_sides(python, list(IMPORTED), tmp_path, str(formulas)))
 
 
 def harness(python, asked):
