@@ -123,7 +123,10 @@ def fastest(table: pd.DataFrame) -> Iterator[str]:
         best = rows.loc[rows[column].astype(float).idxmax()]
         is_alone = (rows["engine"] == best["engine"]) & (rows["verifier"] == "target") & (best["verifier"] != "target")
         alone = rows[is_alone][column]
-        ratio = f", {best[column] / alone.iloc[0]:.2f} times its target alone" if len(alone) else ""
+        times = best[column] / alone.iloc[0] if len(alone) else float("nan")
+        if level == 1 and len(alone) and pd.notna(best.get("speedup")):
+            times = best["speedup"]  # of one pass; the rows may be of two
+        ratio = f", {times:.2f} times its target alone" if pd.notna(times) else ""
         yield (
             f"- {day}, {threads:g} thread{'s' * (threads > 1)}, {level} user{'s' * (level > 1)}: "
             f"{best['engine']}, {setting_of(best)} ({best[column]:.1f} tokens/s{ratio})."

@@ -63,7 +63,10 @@ def test_an_unknown_part_is_refused_before_anything_is_loaded(capsys):
     with pytest.raises(SystemExit) as caught:
         real_speed.main([*PAIR, "data=x.jsonl", "parts=contexts"])
     assert caught.value.code == 2
-    assert "parts must be among generate, forwards, measures, recorded, context, packed, got contexts" in capsys.readouterr().err
+    assert (
+        "parts must be among generate, forwards, measures, recorded, context, packed, got contexts"
+        in capsys.readouterr().err
+    )
 
 
 @pytest.mark.parametrize("words", [PAIR, [PAIR[0], "data=x.jsonl"]])

@@ -1,6 +1,7 @@
 """The table of engines: its runs are valid, its rows are those of the records, and what is missing is named with its command."""
 
 import json
+import re
 import shutil
 from itertools import product
 from pathlib import Path
@@ -94,7 +95,7 @@ def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_thre
         assert table.set_index("verifier")["tokens_per_s_1"][["target", "lossless"]].gt(0).all()
     assert whole["threads"].tolist() == [1, 1, 1, 2, 2, 2]
     speeds = whole[whole["threads"] == 2].set_index("verifier")["tokens_per_s_1"]
-    ratio = f"{speeds['lossless'] / speeds['target']:.2f}"
+    ratio = f"{whole[whole['threads'] == 2].set_index('verifier')['speedup']['lossless']:.2f}"
     page = (tmp_path / "out" / "engines.md").read_text()
     assert speeds["lossless"] > speeds["target"]
     assert f", 2 threads, 1 user: native, K = 4 ({speeds['lossless']:.1f} tokens/s, {ratio} times" in page
@@ -309,3 +310,26 @@ def test_drafting_pays_in_vllm_and_its_speeds_are_compared_within_a_day():
     page = (COMMITTED / "engines.md").read_text()
     assert f"- {rows['timed'].iloc[0]}, 2 threads, 2 users: vllm, K = 2 (" in page
     assert page.count("2 threads, 1 user: ") == 2, "a line for each day"
+
+
+@pytest.mark.results
+@pytest.mark.parametrize(
+    ("engine", "shown"),
+    [
+        ("vllm", {2: "1.55 [1.26, 1.91]", 4: "1.57 [1.41, 1.74]", 8: "1.59 [1.24, 2.03]", 16: ".90 [.70, 1.14]"}),
+        ("native-packed", {2: "1.42 [1.34, 1.51]", 4: "1.40 [1.34, 1.48]", 8: "1.40 [1.07, 1.84]"}),
+    ],
+)
+def test_speed_ups_of_engines_are_what_the_readme_says(engine, shown):
+    prose = " ".join((COMMITTED / "README.md").read_text().split())
+    rows = (
+        pd.read_csv(COMMITTED / "engines.csv")
+        .query("engine == @engine and verifier == 'lossless'")
+        .set_index("num_draft")
+    )
+    assert set(rows.index[rows["speedup"].notna()]) == set(shown)
+    for length, text in shown.items():
+        assert text in prose
+        numbers = [float(number) for number in re.findall(r"\d*\.\d+", text)]
+        expected = rows.loc[length, ["speedup", "speedup_low", "speedup_high"]].tolist()
+        assert numbers == pytest.approx(expected, abs=0.00501)
