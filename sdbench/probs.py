@@ -10,7 +10,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-COLDEST = 1e-6  # lower temperatures overflow float32; the law equals that of temperature 0 long before
+from sdbench.config import COLDEST
+
 CHUNK = 1 << 24  # elements of a law that are measured at a time: temporaries below 64 MB in float32
 CUT = 27.6  # nats: in `Warp.log_law` a token that is cut keeps 1e-12 of its probability
 LOWEST = -1e30  # in `Warp.log_law`, for logits of −∞

@@ -19,7 +19,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "files": set(),
     "errors": set(),
     "imports": set(),
-    "probs": {"types"},
+    "probs": {"types", "config"},
     "noise": set(),
     "card": set(),
     "verify": {"types", "probs", "card"},

@@ -317,6 +317,7 @@ BAD = {
     "n=2.5": "n must be a whole number",
     "top_p=0": "above 0",
     "temperature=-1": "temperature",
+    "temperature=1e-7": "temperature must be 0, or between 1e-06 and 100, got 1e-07",
     "shard=8/8": "shard=0/8",
     "name=a/b": "folder name",
     "margin=-1": "margin must be a number above 0 and at most 100, got -1",

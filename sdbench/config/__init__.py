@@ -27,6 +27,7 @@ LENGTH_OPTIONS = (
     "length_head",
 )  # options that every drafter has: the policy for the length of its blocks
 CONSTANT = "constant"  # the value of `length` for blocks of constant length, the default
+COLDEST = 1e-6  # lower temperatures overflow float32; the law equals that of temperature 0 long before
 FAMILIES = ("lm-eval",)  # files in configs/task that cover many tasks, chosen by task=FILE:NAME
 
 
@@ -186,6 +187,8 @@ def check(tree: Mapping[str, Any]) -> Run:
             raise ConfigError(f"{group} must be one of the files in configs/{group}, got {show(tree[group])}")
     model, task = Model.check(tree["model"]), Component.check("task", tree["task"])
     temperature = checks.number("temperature", tree["temperature"], 0, 100)
+    if 0 < temperature < COLDEST:
+        raise ConfigError(f"temperature must be 0, or between {COLDEST:g} and 100, got {temperature:g}")
     verifiers = check_rules(tree["verifier"], tree["w"])
     sampling = _sampling(tree, temperature, is_drawn=any(rule.is_drawn for rule in verifiers))
     name = tree["name"] if tree["name"] is not None else f"{model.name}-{task.name}"
