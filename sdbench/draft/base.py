@@ -23,6 +23,8 @@ class BaseDrafter(ABC):
     has_logits: ClassVar[bool] = True
     # Whether `draft` may be called again within a round, for a text that ends in earlier drafts.
     continues_drafts: ClassVar[bool] = False
+    # Option -> its values that are words: they name no file, though one may be called so.
+    option_words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @classmethod  # noqa: B027 - empty on purpose, as those below
     def check(cls, setup: DraftSetup, **options: Any) -> None:

@@ -31,7 +31,7 @@ class BlockDrafter(MTP):
 
     version: ClassVar[str] = "1"
     kind: ClassVar[str] = "block"
-    may_ship: ClassVar[bool] = False
+    option_words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @classmethod
     def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:

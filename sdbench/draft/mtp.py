@@ -37,7 +37,7 @@ class MTP(TrainedDrafter):
 
     version: ClassVar[str] = "1"
     kind: ClassVar[str] = "mtp"
-    may_ship: ClassVar[bool] = True  # in the target's checkpoint: head="checkpoint"
+    option_words: ClassVar[Mapping[str, tuple[str, ...]]] = {"head": (CHECKPOINT,)}
 
     cache: RaggedCache  # from open to close
     states: Tensor  # [R,W,d]
@@ -52,7 +52,7 @@ class MTP(TrainedDrafter):
 
     @classmethod
     def build(cls, setup: DraftSetup, head: str | None = None) -> Self:
-        if not (cls.may_ship and head == CHECKPOINT):
+        if head not in cls.option_words.get("head", ()):
             return super().build(setup, head)
         held = setup.target.pruned.get(cls.kind)
         is_held = isinstance(held, StateLM) and held.is_shipped
@@ -60,7 +60,7 @@ class MTP(TrainedDrafter):
 
     @classmethod
     def check(cls, setup: DraftSetup, head: str | None = None) -> None:
-        if not (cls.may_ship and head == CHECKPOINT):
+        if head not in cls.option_words.get("head", ()):
             super().check(setup, head)
         elif setup.target_config is not None and not num_modules(setup.target_config):
             raise ValueError(
@@ -186,7 +186,7 @@ class Eagle(MTP):
     """EAGLE-1 (Li et al. 2024, arXiv:2401.15077) on a chain: the same layer without norms, trained on the target's states."""
 
     kind: ClassVar[str] = "eagle"
-    may_ship: ClassVar[bool] = False
+    option_words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
 
 class Eagle3(MTP):
@@ -197,7 +197,7 @@ class Eagle3(MTP):
     """
 
     kind: ClassVar[str] = "eagle3"
-    may_ship: ClassVar[bool] = False
+    option_words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
     needs: ClassVar[frozenset[str]] = frozenset({"target_hidden", "layer_hidden"})
 
     @classmethod

@@ -37,9 +37,9 @@ def prepare(
     run = with_trained(run)
     engine = kind_of(run)
     pair_info = PairInfo.read(engine.find(run, is_read=is_read), may_hash=may_hash)
-    if is_recorded:
-        refuse_folder_of_run(run)
     parts = build_parts(run, pair_info.ids_of)
+    if is_recorded:
+        refuse_folder_of_run(run, parts)
     task = build_task(run)
     refuse(run, pair_info, parts, task)
     planned = join_repeated(engine.points(run, points(run, task, pair_info, parts)))

@@ -38,12 +38,19 @@ class DrafterClass:
     def name(self) -> str:
         return self.component.name
 
+    @property
+    def free(self) -> dict[str, Any]:
+        """Options that may name files: not the length policy, and no word of the class, though a file may be called so."""
+        words = getattr(self.kind, "option_words", {})
+        options = self.component.free.items()
+        return {name: value for name, value in options if name != "length" and value not in words.get(name, ())}
+
     @cached_property
     def files(self) -> dict[str, str]:
         """Hashes of the files in its options, of a records folder that of its texts; for a large corpus this takes a while."""
         from sdbench.draft.corpus import digest_of_corpus
 
-        return files_of(self.component.free, prefix="drafter", digest=digest_of_corpus)
+        return files_of(self.free, prefix="drafter", digest=digest_of_corpus)
 
 
 @dataclass(frozen=True)
@@ -101,9 +108,9 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
         raise ConfigError(f"verifier {target} cannot be built: {first_line(error)}") from None
 
 
-def refuse_folder_of_run(run: Run) -> None:
+def refuse_folder_of_run(run: Run, parts: Parts) -> None:
     """Raise if a drafter reads the texts that the run writes: the keys of its cells would change with each text."""
-    options = [(drafter, *option) for drafter in run.drafters for option in paths_of(drafter.free)]
+    options = [(drafter, *option) for drafter in parts.drafters for option in paths_of(drafter.free)]
     for drafter, name, path in options:
         if path.resolve() == run.folder.resolve():
             raise ConfigError(

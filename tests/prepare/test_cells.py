@@ -20,7 +20,7 @@ from sdbench.files import digest_of_file
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.cells import NOT_OF_THE_KEY, _task_content, points
 from sdbench.prepare.pair_info import PairInfo
-from sdbench.prepare.rules import build_parts
+from sdbench.prepare.rules import build_parts, refuse_folder_of_run
 from sdbench.prepare.task import build_task
 from sdbench.prepare.versions import files_of
 
@@ -406,3 +406,22 @@ def test_a_stop_string_that_is_a_special_token_ends_texts_by_its_id(plan_of):
     stops = {"plain": "task.stop=['Question:']", "special": "task.stop=['Question:','<pad>']"}
     ids = {name: {tuple(p.cell.content["stop_ids"]) for p in plan_of(word)} for name, word in stops.items()}
     assert ids == {"plain": {(2,)}, "special": {(0, 2)}}
+
+
+def test_the_words_of_a_drafter_are_not_folders_of_the_working_directory(composer, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("checkpoint", "gate", "heuristic"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text").write_text("t")
+
+    def files(*words: str) -> dict[str, str]:
+        run = composer.run(words)
+        parts = build_parts(run)
+        refuse_folder_of_run(run, parts)
+        return parts.drafters[0].files
+
+    assert files("drafter=mtp", "drafter.head=checkpoint", "model.draft=null") == {}
+    assert files("drafter=gate", "results=.", "name=gate") == {}
+    assert files("drafter.length=heuristic") == {}
+    assert files("drafter=mtp", "drafter.head=gate", "model.draft=null").keys() == {"drafter.head"}, "no word of mtp"
+    assert files("drafter=eagle", "drafter.head=checkpoint", "model.draft=null").keys() == {"drafter.head"}
