@@ -206,6 +206,7 @@ def test_a_torn_part_is_reported_costs_no_other_and_is_repaired(tmp_path: Path, 
     assert list(results.tokens["example"]) == ["3", "4", "5"]
     assert any(kind in problem.name for problem in results.problems)
     with Store.open(folder) as store:
+        assert sdbench.read(folder).held() == store.held(), "readers and the next run count the same texts as missing"
         left = {(r.cell, r.example, r.sample) for r in whole} - store.held()
         if kind == "tokens" and tear is torn_bit:  # its footer is whole: counts are held, arrays need force
             store.force([ENSEMBLE.key])
@@ -225,6 +226,7 @@ def test_a_dead_part_is_repaired_once_and_then_nobody_meets_it_again(tmp_path: P
     name = part(folder, kind).name
     tear(part(folder, kind))
     with Store.open(folder) as store:
+        assert sdbench.read(folder).held() == store.held()
         missing = [r for r in whole if (r.cell, r.example, r.sample) not in store.held()]
         assert len(missing) == 3
         store.append_generations(missing[:2])

@@ -69,3 +69,11 @@ def test_samples_beyond_those_of_the_newest_command_do_not_count(tmp_path):
         pass
     state = state_of(tmp_path / "r")
     assert (state.held, state.missing, state.failed) == (2, 1, 1)
+
+
+def test_texts_whose_tokens_are_lost_are_missing(folder):
+    """The next run decodes them again."""
+    (tokens,) = (folder / "records").glob("tokens-*")
+    tokens.write_bytes(tokens.read_bytes()[:40])
+    state = state_of(folder)
+    assert (state.held, state.missing) == (0, 8)

@@ -129,16 +129,17 @@ class Results:
         return self._with_labels(frame)
 
     def held(self) -> set[tuple[str, str, int]]:
-        """Return (cell, example, sample) of every generation except those that `force` requested again, as in `Store.held`.
+        """Return (cell, example, sample) of every generation as in `Store.held`: neither those that `force` requested again, nor
+        those whose part of tokens is missing or torn, which are decoded again.
 
         Generations of a cell that shares the texts of another cell count for the other cell.
         """
-        keys, epochs = _keys(self._rows), self._rows["epoch"].to_pylist()
-        wanted = self._snapshot.epochs
+        rows = zip(_keys(self._rows), *(self._rows[name].to_pylist() for name in ("epoch", "stem")), strict=True)
+        wanted, with_tokens = self._snapshot.epochs, self._snapshot.parts["tokens"]
         return {
             key
-            for key, epoch in zip(keys, epochs, strict=True)
-            if epoch >= wanted.get(key[0], 0) and key[0] not in self._same_as
+            for key, epoch, stem in rows
+            if epoch >= wanted.get(key[0], 0) and stem in with_tokens and key[0] not in self._same_as
         }
 
     def num_missing(self) -> int | None:
