@@ -29,7 +29,7 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command, 
     cfg = composer.compose(without_sweeps(command.overrides), mode=RunMode.MULTIRUN)
     context = HydraContext(config_loader=composer.hydra.config_loader, callbacks=Callbacks(cfg))
     launch_id = batch_job() or f"launch {secrets.token_hex(8)}"  # a requeue of a batch job launches again
-    task = partial(job, launch=launch_id)
+    task = partial(job, launch=launch_id, config_dir=command.config_dir)
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=cfg)
     lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
     logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
@@ -50,12 +50,15 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command, 
     return codes
 
 
-def job(cfg: DictConfig, *, launch: str) -> int:
-    """Run one job. The launcher imports this function by name, possibly on another machine. `launch`: an id of the multirun."""
+def job(cfg: DictConfig, *, launch: str, config_dir: str | None) -> int:
+    """Run one job. The launcher imports this function by name, possibly on another machine. `launch`: an id of the multirun.
+    `config_dir`: the folder of --config-dir, for the command that continues the job.
+    """
     from sdbench.passes.job import run_job
 
     words = collapse([str(word) for word in HydraConfig.get().overrides.task])
-    code = run_job(config.check(Composer.tree(cfg, words)), words, launch=launch)
+    folder = [] if config_dir is None else ["--config-dir", config_dir]
+    code = run_job(config.check(Composer.tree(cfg, words)), [*folder, *words], launch=launch)
     if code == Exit.INTERRUPTED:
         raise KeyboardInterrupt  # stops the launcher from starting the next job
     return code

@@ -6,6 +6,8 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+from hydra.core.hydra_config import HydraConfig
+from hydra.core.utils import JobStatus
 
 from sdbench.cli import main
 from sdbench.records import read
@@ -87,3 +89,34 @@ def test_a_launch_with_force_in_which_a_job_died_is_continued_without_it(force, 
     (message,) = [line for line in capsys.readouterr().err.splitlines() if "a job died" in line]
     hint = " (without force=true, which decodes everything once more)" if force else ""
     assert message.endswith(f"run the same command again{hint}")
+
+
+@pytest.fixture
+def launched(monkeypatch) -> list[list[str]]:
+    """The words of each job that a multirun starts. The jobs do nothing."""
+    jobs: list[list[str]] = []
+
+    def launcher(*, hydra_context, task_function, config):
+        def launch(lines, **_: object) -> list[SimpleNamespace]:
+            codes = []
+            for line in lines:
+                cfg = hydra_context.config_loader.load_sweep_config(config, list(line))
+                HydraConfig.instance().set_config(cfg)
+                codes.append(task_function(cfg))
+            return [SimpleNamespace(status=JobStatus.COMPLETED, return_value=code) for code in codes]
+
+        return SimpleNamespace(launch=launch)
+
+    monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
+    plugins = SimpleNamespace(instantiate_launcher=launcher)
+    monkeypatch.setattr("sdbench.cli.launch.Plugins", SimpleNamespace(instance=lambda: plugins))
+    monkeypatch.setattr("sdbench.passes.job.run_job", lambda _, words, **__: jobs.append(list(words)) or 0)
+    return jobs
+
+
+def test_the_command_of_a_job_names_the_folder_of_the_users_files(launched, configs):
+    """It is printed after an interruption, and recorded."""
+    folder = ["--config-dir", str(configs)]
+    assert main(["-m", *folder, "model=there"]) == 0
+    assert main(["-m", "w=0.3"]) == 0
+    assert launched == [[*folder, "model=there"], ["w=0.3"]]
