@@ -228,8 +228,12 @@ def _parse(word: str) -> Override:
 
 
 def without_sweeps(words: Sequence[str]) -> list[str]:
-    """Return the words that all jobs share and that Hydra understands, without drafter options, which each job may set."""
-    words = [word for word in words if word not in ALL and not word.startswith("drafter.")]
+    """Return the words that all jobs share and that Hydra understands. Left out are options of drafters, which each job may set,
+    and of groups of which several files are named: those files may have other options than the default one.
+    """
+    swept = {override.key_or_group for override in map(_parse, words) if override.is_sweep_override()}
+    prefixes = tuple(f"{group}." for group in ("drafter", *swept))
+    words = [word for word in words if word not in ALL and not key_of(word).startswith(prefixes)]
     return [word for word in words if not _parse(word).is_sweep_override()]
 
 

@@ -120,3 +120,13 @@ def test_the_command_of_a_job_names_the_folder_of_the_users_files(launched, conf
     assert main(["-m", *folder, "model=there"]) == 0
     assert main(["-m", "w=0.3"]) == 0
     assert launched == [[*folder, "model=there"], ["w=0.3"]]
+
+
+def test_an_option_of_tasks_that_are_swept_need_not_be_an_option_of_the_default_task(launched, capsys):
+    tasks = ["-m", "task=humaneval-tiny,mbpp-tiny"]
+    assert main([*tasks, "task.sandbox=rlimit"]) == 0
+    assert launched == [[task, "task.sandbox=rlimit"] for task in ("task=humaneval-tiny", "task=mbpp-tiny")]
+    assert main([*tasks, "task.sandbx=rlimit"]) == 2
+    (message,) = capsys.readouterr().err.splitlines()[-1:]
+    assert message.startswith("sdbench: task.sandbx is not an option (did you mean sandbox?")
+    assert len(launched) == 2, "no job begins"
