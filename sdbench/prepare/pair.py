@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from sdbench.lm.load import Checkpoint
+    from sdbench.prepare.pair_info import PairInfo
 
 GIB = 2**30
 
@@ -204,6 +205,12 @@ def num_threads(widths: Sequence[int], *, is_on_cpu: bool) -> int:
     if "OMP_NUM_THREADS" in os.environ:
         return torch.get_num_threads()
     return 1 if is_on_cpu and max(widths) < NARROW else usual
+
+
+def threads_of(pair_info: PairInfo) -> int:
+    """Return the number of threads with which the models of a pair run once this process has read their weights."""
+    widths = [config.hidden_size for config in pair_info.configs.values()]
+    return num_threads(widths, is_on_cpu=pair_info.metadata.device == "cpu")
 
 
 @cache

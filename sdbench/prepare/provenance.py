@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import Run
+from sdbench.config import NATIVE, Run
 from sdbench.records.planned import subset_key
 
 if TYPE_CHECKING:
@@ -162,8 +162,12 @@ def provenance(run: Run, task: DataTask, pair_info: PairInfo, planned: Sequence[
     """Return what ran, and on what."""
     import torch
 
+    from sdbench.prepare.pair import threads_of
+
+    threads = {"threads": threads_of(pair_info)} if run.engine.name == NATIVE.name else {}  # set once weights are read
     return {
         **environment(torch.device(pair_info.metadata.device)),
+        **threads,
         "checkpoints": dict(pair_info.checkpoints),
         "numerics": pair_info.numerics,
         "task": {**task.describe(), **task.environment()},

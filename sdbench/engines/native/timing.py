@@ -32,7 +32,7 @@ from sdbench.engines.native.trials import (
     warm_up,
 )
 from sdbench.prepare.cells import Point
-from sdbench.prepare.pair import num_threads
+from sdbench.prepare.pair import threads_of
 from sdbench.prepare.progress import Bar, warn
 from sdbench.records import CallRecord, Cell, Results, Store, read
 from sdbench.records.parts import new_stem
@@ -88,8 +88,7 @@ def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], exa
 def machine_of(pair_info: PairInfo) -> str:
     """Return the machine's name with what decides its speed: the device, and on a CPU the number of threads."""
     device = pair_info.metadata.device
-    widths = [config.hidden_size for config in pair_info.configs.values()]
-    threads = f" {num_threads(widths, is_on_cpu=True)} threads" if device == "cpu" else ""
+    threads = f" {threads_of(pair_info)} threads" if device == "cpu" else ""
     device_map = pair_info.metadata.model.device_map
     spread = "" if device_map is None else f" device_map={device_map}"
     return f"{machine()} {device}{threads}{spread}"
