@@ -5,13 +5,15 @@ import random
 import subprocess
 import sys
 from dataclasses import asdict
+from types import SimpleNamespace
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from sdbench.config import TimingOptions
 from sdbench.engines.latency import LatencyPlan, Measured, evenly_spaced, order, points_to_time, quantile
-from sdbench.engines.native.timing import continue_pass
+from sdbench.engines.native.timing import continue_pass, library_cells
 from sdbench.engines.native.trials import (
     TimedCell,
     latency_pass,
@@ -257,3 +259,11 @@ def test_a_process_counts_its_own_memory_not_that_of_its_parent():
         [sys.executable, "-c", begins, *command], capture_output=True, text=True, check=True
     ).stdout
     assert abs(int(launched) - alone) < 0.3 * alone < 8 * 100_000_000
+
+
+def test_only_lossless_carries_the_settings_with_its_texts():
+    """Assisted generation has texts of its own."""
+    target, _, lossless, strict = sweep("m", "gsm8k-tiny", ws=(1.0,), num_drafts=(3,), temperature=1.0)
+    points: Any = [SimpleNamespace(cell=each) for each in (target, lossless.with_repeated(strict))]
+    run: Any = SimpleNamespace(timing=TimingOptions(assisted=True), model=SimpleNamespace(attention=None))
+    assert [(each.verifier, each.also) for each in library_cells(points, run)] == [("generate", {}), ("assisted", {})]

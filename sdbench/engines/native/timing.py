@@ -151,7 +151,8 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
         # of several drafters, one that reads the draft
         data = min(timed, key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft)).to_json()
         content = {**data["content"], "target_attention": run.model.attention}
-        cells.append(Cell.from_json({**data, "verifier": name, "law": f"{name}/3", "content": content}))
+        data |= {"verifier": name, "law": f"{name}/3", "content": content, "also": {}}  # no setting has its texts
+        cells.append(Cell.from_json(data))
     return cells
 
 
