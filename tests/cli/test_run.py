@@ -171,6 +171,30 @@ def test_a_latency_pass_times_baselines_and_prices_calls(words, tmp_path, no_fig
     assert len(read(tmp_path / NAME).timings) == before
 
 
+def test_a_requeued_job_with_force_goes_on_with_its_latency_pass(words, tmp_path, monkeypatch):
+    options = {"timing.examples": 2, "timing.cells": 1, "report": "off"}
+    given = untimed(words(tmp_path, n=2, w=0.3, max_new_tokens=4, force="true", **options))
+
+    def cut(*args):
+        yield next(whole_pass(*args))
+        raise KeyboardInterrupt
+
+    def passes(job: str, code: int) -> list[int]:
+        """The number of timed examples of each pass."""
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert main(given) == code
+        return read(tmp_path / NAME).timings.groupby("pass_id")["example"].nunique().tolist()
+
+    monkeypatch.setenv("ENVIRONMENT", "BATCH")
+    monkeypatch.setattr("sdbench.passes.job.name_batch_job", lambda _: None)
+    whole_pass = timing.latency_pass
+    with monkeypatch.context() as patch:
+        patch.setattr(timing, "latency_pass", cut)
+        assert passes("7", 130) == [1]
+    assert passes("7", 0) == [2]
+    assert passes("8", 0) == [2, 2], "another job decodes again"
+
+
 @pytest.mark.slow
 def test_assisted_generation_is_timed_in_the_same_pass(words, tmp_path, no_figures, capsys):
     options = {"timing.examples": 2, "timing.cells": 1, "timing.assisted": "true"}

@@ -255,6 +255,18 @@ def test_the_latency_pass_is_a_closed_loop_at_each_concurrency(served_words, sta
     assert len(salts) < len(server.seen), "those of the quality pass are not timed"
 
 
+def test_a_requeued_job_with_force_times_servers_once(served_words, standin, tmp_path, monkeypatch):
+    monkeypatch.setenv("ENVIRONMENT", "BATCH")
+    monkeypatch.setattr("sdbench.passes.job.name_batch_job", lambda _: None)
+    options = {"n": 2, "max_new_tokens": 8, "force": "true", "report": "off"}
+    words = [word for word in served_words(tmp_path, **options) if word != "timing=off"]
+    server = standin()
+    for job, num_passes in (("7", 1), ("7", 1), ("8", 2)):
+        monkeypatch.setenv("SLURM_JOB_ID", job)
+        assert main([*words, *engine_words(server), "timing.examples=2"]) == 0
+        assert read(tmp_path / NAME).loads["pass_id"].nunique() == num_passes
+
+
 def timed_at(words, *servers) -> int:
     return main([*words, *engine_words(*servers), "timing.examples=4", "timing.repeats=1"])
 

@@ -61,8 +61,7 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
         warn("assisted generation is not timed: no lossless cell is left to compare it with")
     cells = [*(point.cell.key for point in chosen), *(cell.key for cell in library_cells(points, run))]
     plan = LatencyPlan(new_stem(), machine_of(job.pair_info), chosen, trials_of(groups, timing.repeats))
-    if not run.force:
-        plan = continue_pass(plan, results, cells, list(map(name_of, groups)))
+    plan = continue_pass(plan, results, cells, list(map(name_of, groups)))
     if plan.todo or plan.pass_id not in set(results.calls["pass_id"]):  # a kill may have come before the costs of calls
         return plan
     warn_of_newer_pass(results, cells, plan.machine)

@@ -102,11 +102,10 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
     schedules = arrivals_of(run, list(job.prompts.ids))
     blocks |= {LoadBlock(point.cell.key, each.repeat, schedule=each.key) for point in chosen for each in schedules}
     plan = LatencyPlan(new_stem(), where_timed(kind, chosen), chosen, sorted(blocks))
-    if not run.force:
-        examples = list(job.prompts.ids)[: timing.examples]
-        plan = continue_pass(plan, results, examples, is_cached=kind.may_cache_prompts)
-        if len(plan.todo) == len(blocks):
-            warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
+    examples = list(job.prompts.ids)[: timing.examples]
+    plan = continue_pass(plan, results, examples, is_cached=kind.may_cache_prompts)
+    if len(plan.todo) == len(blocks):
+        warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
     if not plan.todo:
         warn_of_newer_pass(results, [block.cell for block in blocks], plan.machine)
     return plan if plan.todo else None
