@@ -85,7 +85,7 @@ def settings_within(summary: pd.DataFrame, margin: float = MARGIN) -> pd.DataFra
     points = points_of(summary)
     rules = with_strict_ends(summary[~summary["verifier"].isin(["target", "draft", "generate"])])
     for column in ("difference", "difference_low", "difference_high"):
-        rules[column] = rules[column].fillna(0.0) * points  # between equal texts BLEU has no interval
+        rules[column] = rules[column].fillna(0.0) * points  # lossless, with which the others are compared
     rules = rules[rules["difference_low"] > -margin]
     return rules.sort_values(["tokens_per_round", "verifier"], ascending=[False, True]).drop_duplicates("verifier")
 

@@ -113,7 +113,8 @@ def quality(rows: Rows, metric: Metric, **options: float) -> Estimate:
     """Return the metric of a set of examples: Wilson for pass/fail, the bootstrap over examples for the others."""
     values = rows.to_numpy(dtype=np.float64)
     if values.ndim == 2:
-        return within(statistic_interval(values, corpus_of(metric), **options), metric)  # type: ignore[arg-type]
+        estimate = statistic_interval(values, corpus_of(metric), bounds=metric.bounds, **options)  # type: ignore[arg-type]
+        return within(estimate, metric)
     if metric.bounds == (0, 1) and len(values) and is_binary(values):
         return proportion_interval(int(values.sum()), len(values), level=options.get("level", 0.95))
     return within(mean_interval(values, bounds=metric.bounds, **options), metric)  # type: ignore[arg-type]
@@ -136,7 +137,9 @@ def difference(a: Rows, b: Rows, metric: Metric, **options: float) -> Estimate:
     def gap(sums: Array) -> Array:
         return corpus(sums[:, :size]) - corpus(sums[:, size:])
 
-    return statistic_interval(np.concatenate([first, second], 1), gap, **options)  # type: ignore[arg-type]
+    low, high = metric.bounds or (None, None)
+    bounds = None if low is None or high is None else (low - high, high - low)
+    return statistic_interval(np.concatenate([first, second], 1), gap, bounds=bounds, **options)  # type: ignore[arg-type]
 
 
 def shared_rows(a: Rows, b: Rows) -> tuple[Array, Array]:
