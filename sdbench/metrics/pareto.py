@@ -9,9 +9,11 @@ The hypervolume of measured cells is too large, because it takes the luckiest ce
 error. So its estimated bias is subtracted, and its limits are the hypervolumes of a band around all cells together.
 """
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -94,12 +96,13 @@ def joint(
 ) -> Resampled:
     """Resample the cells of one pair and task in the plane of a rate, or of "speedup", and the task's quality.
 
-    Rates and qualities use the same draws of examples; speeds use separate draws of example × repeat.
+    Rates and qualities use the same draws of examples; speeds use separate draws of the examples of each latency pass, with all
+    their repeats.
     """
     table = results.cells.set_index("cell")
     parts = {str(key): part for key, part in results.generations.groupby("cell", sort=True) if key in set(cells)}
     timed = speed.against_baseline(results.timings) if rate == "speedup" else parts
-    keys = [key for key in cells if key in parts and key in timed]
+    keys = [key for key in cells if key in parts and len(timed.get(key, ()))]
     if not keys:
         what = "generations and times" if rate == "speedup" else "generations"
         raise ValueError(f"none of these cells has {what}")
@@ -142,20 +145,25 @@ def _rates(
 
 
 def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> tuple[Array, Array]:
-    """Resample (pass, example) for all cells; a cell that was not timed there adds nothing."""
+    """Resample the examples of each pass for its cells together; cells that were timed on other examples have other draws.
+
+    Of the units of several passes together, a resample may contain none of a cell.
+    """
     names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
-    framed = [pair.groupby(["pass_id", "example"], sort=True)[names].sum() for pair in pairs.values()]
-    units = framed[0].index
-    for frame in framed[1:]:
-        units = units.union(frame.index)
-    sums = np.concatenate([frame[names].reindex(units, fill_value=0.0).to_numpy(np.float64) for frame in framed], 1)
-    draws = bootstrap_sums(sums, resamples=resamples, seed=seed + 1)  # different draws from those of the qualities
-
-    def ratio(of: Array) -> Array:
-        rate = _ratios(of)  # tokens per second of the cell and the baseline, in turn
-        return rate[..., ::2] / rate[..., 1::2]
-
-    return ratio(sums.sum(0)), ratio(draws)
+    groups: defaultdict[tuple[Any, ...], dict[str, Array]] = defaultdict(dict)
+    for cell, pair in pairs.items():
+        frame = pair.groupby(["pass_id", "example"], sort=True)[names].sum()
+        groups[tuple(frame.index)][cell] = frame.to_numpy(np.float64)
+    ratios: dict[str, Array] = {}  # the measured one, then those of the resamples
+    for cells in groups.values():
+        sums = np.concatenate(list(cells.values()), 1)
+        draws = bootstrap_sums(sums, resamples=resamples, seed=seed + 1)  # different draws from those of the qualities
+        rates = _ratios(
+            np.concatenate([sums.sum(0, keepdims=True), draws])
+        )  # tokens per second of cell and baseline, in turn
+        ratios |= dict(zip(cells, (rates[:, ::2] / rates[:, 1::2]).T, strict=True))
+    together = np.stack([ratios[cell] for cell in pairs], 1)
+    return together[0], together[1:]
 
 
 def _ratios(sums: Array) -> Array:

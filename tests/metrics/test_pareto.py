@@ -3,9 +3,11 @@
 from copy import copy
 
 import numpy as np
+import pandas as pd
 import pytest
 
-from sdbench.metrics import pareto
+from sdbench.metrics import pareto, speed
+from sdbench.metrics.stats import bootstrap_sums
 
 
 def brute_front(x, y):
@@ -87,3 +89,57 @@ def test_a_cell_with_many_texts_leaves_the_others_on_the_front(results):
     some.__dict__["generations"] = results.generations[is_kept]
     front = pareto.joint(some, keys, resamples=200)
     assert (front.cells, front.n) == (tuple(keys), 20)
+
+
+def timed_again(results, timings):
+    """The same records with other timings."""
+    again = copy(results)
+    again.__dict__["timings"] = timings
+    return again
+
+
+def keys_of(results):
+    cells = results.cells
+    return cells.loc[(cells["verifier"] == "ensemble") & (cells["num_draft"] == 5), "cell"].tolist()
+
+
+def few_timings(results, examples=("0", "1", "2")):
+    return results.timings[results.timings["example"].isin(examples)]
+
+
+def test_the_cells_of_one_pass_are_resampled_together(results):
+    keys, few = keys_of(results), few_timings(results)
+    joint = pareto.joint(timed_again(results, few), keys, rate="speedup", resamples=300)
+    names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
+    pairs = speed.against_baseline(few)
+    sums = np.concatenate([pairs[key].groupby("example")[names].sum().to_numpy() for key in keys], 1)
+    rates = [drawn[..., ::2] / drawn[..., 1::2] for drawn in (sums.sum(0), bootstrap_sums(sums, resamples=300, seed=1))]
+    x, xs = (rate[..., ::2] / rate[..., 1::2] for rate in rates)
+    np.testing.assert_array_equal(joint.x, x)
+    np.testing.assert_array_equal(joint.xs, xs)
+
+
+def test_two_passes_of_few_examples_have_finite_limits(results):
+    """A resample of both passes together could contain none of a cell, which is no speed."""
+    keys, few = keys_of(results), few_timings(results)
+    is_later = few["cell"].isin(keys[::2])
+    later = few[is_later | few["verifier"].isin(speed.ALONE)]
+    later = later.assign(pass_id="later", started_at=later["started_at"] + 1e4)
+    one, two = (
+        pareto.joint(timed_again(results, timings), keys, rate="speedup", resamples=300)
+        for timings in (few, pd.concat([few[~is_later], later]))
+    )
+    np.testing.assert_array_equal(two.x, one.x)
+    np.testing.assert_allclose(two.xs, one.xs, err_msg="both passes timed the same examples, which are drawn together")
+    volume = pareto.volume_of(two)
+    assert 0 < volume.low <= volume.value <= volume.high < 10
+
+
+def test_a_setting_with_a_single_timed_example_has_a_speed_in_every_resample(results):
+    """The pass ended before the others of its examples."""
+    keys, few = keys_of(results), few_timings(results)
+    rest = few[(few["cell"] != keys[0]) | (few["example"] == "1")]
+    joint = pareto.joint(timed_again(results, rest), keys, rate="speedup", resamples=300)
+    assert joint.cells == tuple(keys)
+    assert (joint.xs > 0).all()
+    np.testing.assert_allclose(joint.xs[:, 0], joint.x[0])
