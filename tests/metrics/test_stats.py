@@ -229,3 +229,11 @@ def test_the_detectable_effect_is_found_with_80_percent_power():
         sample = np.random.default_rng((9, run)).normal(effect, spread.std(ddof=1), 200)
         hits += stats.paired_p_value(sample, np.zeros(200)) < 0.05
     assert hits / runs == pytest.approx(0.8, abs=3 * math.sqrt(0.8 * 0.2 / runs))
+
+
+def test_without_spread_no_effect_is_called_detectable():
+    """Where no example differed, 0 points were the smallest difference that n detects."""
+    x = np.random.default_rng(0).uniform(size=60)
+    assert math.isnan(stats.detectable(x, x))
+    assert math.isnan(stats.detectable(x, x + 0.1)), "all differ alike"
+    assert stats.detectable(x, np.r_[x[:59], 0]) > 0

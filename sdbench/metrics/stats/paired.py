@@ -81,11 +81,13 @@ def paired_p_value(a: ArrayLike, b: ArrayLike) -> float:
 
 
 def detectable(a: ArrayLike, b: ArrayLike, *, power: float = 0.8, level: float = 0.95) -> float:
-    """Return the smallest true mean of a − b that a paired test at this n detects with this power, from the pairs' spread."""
+    """Return the smallest true mean of a − b that a paired test at this n detects with this power, from the pairs' spread; NaN
+    where all pairs differ alike, or not at all, so that their spread is not known.
+    """
     from scipy.stats import norm
 
     difference = values_of(a, "a") - values_of(b, "b")
-    if len(difference) < 2:
+    if len(difference) < 2 or np.ptp(difference) <= 1e-12 * np.abs(difference).max():
         return NAN
     quantiles = norm.ppf((1 + level) / 2) + norm.ppf(power)
     return float(quantiles * difference.std(ddof=1) / math.sqrt(len(difference)))
