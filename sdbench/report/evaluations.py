@@ -54,17 +54,16 @@ class EvaluationFiles(NamedTuple):
 
 
 def results_files(folder: Path) -> list[Path]:
-    """Return the harness's results files in a folder and directly below it, oldest first; none for a folder of records."""
+    """Return the harness's results files in a folder and directly below it; none for a folder of records."""
     if (folder / "records").is_dir():
         return []
-    paths = [path for pattern in ("results_*.json", "*/results_*.json") for path in folder.glob(pattern)]
-    return sorted(paths, key=lambda path: path.stem)  # a stem ends in the date
+    return [path for pattern in ("results_*.json", "*/results_*.json") for path in folder.glob(pattern)]
 
 
 def evaluations_of(paths: Iterable[Path]) -> pd.DataFrame:
-    """Return one row per task, metric and setting."""
+    """Return one row per task, metric and setting, from its newest evaluation in whatever folder."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    for path in paths:
+    for path in sorted(paths, key=lambda path: (path.stem, path)):  # a stem ends in the date
         for row in _rows_of(path):
             key = tuple(row[name] for name in ("task", "metric", *NAMED_BY))
             rows.pop(key, None)

@@ -1,6 +1,7 @@
 """Folders that lm-evaluation-harness wrote are reported as far as their numbers go, and what they lack is said."""
 
 import json
+from pathlib import Path
 
 import lxml.html
 import pandas as pd
@@ -214,3 +215,13 @@ def test_a_file_of_another_tool_is_one_sentence(tmp_path, capsys):
     (tmp_path / "results_1.json").write_text("{}")
     assert report(tmp_path) == Exit.BAD_CONFIG
     assert "results_1.json is not a results file of lm_eval (KeyError: 'config'): remove it" in capsys.readouterr().err
+
+
+def test_the_newest_evaluation_counts_whatever_the_order_of_the_folders(tmp_path, capsys):
+    """With the newer folder named first, the scores of the older one were shown."""
+    new, old = str(tmp_path / "new"), str(tmp_path / "old")
+    for folder, date, score in ((new, "2026-02-01T00-00-00.1", 1.0), (old, "2026-01-01T00-00-00.1", 0.0)):
+        write_evaluation(Path(folder), date, "exact", [score, score])
+    for folders in ([new, old], [old, new]):
+        assert COMMAND([*folders, f"out={tmp_path / 'out'}"]) == Exit.DONE
+        assert pd.read_csv(tmp_path / "out" / "evaluations.csv")["quality"].tolist() == [1.0]
