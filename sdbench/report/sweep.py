@@ -91,9 +91,11 @@ class Sweep:
 
     @cached_property
     def leading(self) -> tuple[str, ...]:
-        """The curves that figures name: all of them, or as many as there are colours, those likeliest to be on a front."""
-        if len(self.curves) <= MOST_NAMED:
-            return tuple(self.curves)
+        """The curves that figures name: all of them, or as many as there are colours: those likeliest to be on a front, or the
+        first ones where there is no plane, as of a server that reports neither rounds nor times.
+        """
+        if len(self.curves) <= MOST_NAMED or not self.fronts:
+            return tuple(self.curves)[:MOST_NAMED]
         points = pd.concat([front.points for front in self.fronts.values()])
         chance = points.groupby("cell")["probability"].max()
         best = pd.Series({name: chance.reindex(cells["cell"]).max() for name, cells in self.curves.items()})

@@ -1,5 +1,7 @@
 """A figure says what it leaves open: settings with too few shared examples, n that differs, which of several curves it draws."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from matplotlib.collections import PolyCollection
@@ -11,7 +13,7 @@ from sdbench.records import Store
 from sdbench.report import frames
 from sdbench.report.figures import decode, planes, theory
 from sdbench.report.figures.style import FAINT, house_style
-from sdbench.report.sweep import sweeps_of
+from sdbench.report.sweep import MOST_NAMED, sweeps_of
 from tests.records.synthetic import Shape, write_synthetic
 from tests.records.synthetic import sweep as sweep_cells
 
@@ -80,3 +82,10 @@ def test_the_line_of_the_bound_holds_for_a_single_lossless_run(drafters, extende
         [text.get_text() for legend in axis.figure.legends for text in legend.get_texts()] for axis in (several, alone)
     ]
     assert [any(label.startswith("bound, contexts") for label in each) for each in labels] == [False, True]
+
+
+def test_without_a_plane_the_first_curves_are_named(extended):
+    """Of a server that pools its counts, with timing=off, seven curves ended the report with an error."""
+    sweep = replace(extended, rows=extended.rows.assign(acceptance=np.nan))
+    sweep.__dict__["curves"] = dict.fromkeys("abcdefg", sweep.swept)
+    assert sweep.leading == tuple("abcdefg")[:MOST_NAMED]
