@@ -41,7 +41,7 @@ def examples_needed(test: Comparison, margin: float, alpha: float) -> str:
     """Return how many examples would show a refused setting safe, such as 61 to 1,200, or why none would; "" for a safe one."""
     if test.is_safe(margin):
         return ""
-    if test.excess[0] > margin:
+    if test.has_excess(margin):
         return f"none would do: more texts {test.excess[1]}"
     count, _, _ = needed_examples(test, margin, alpha).partition(" examples")
     return count or ("none would do: it loses more" if test.change <= -margin else "not known")

@@ -140,7 +140,7 @@ def at_speed(sweep: Weighed, speed: float, margin: float) -> Advice:
     if sweep.quality is not None and not sweep.quality.low > margin:
         return replace(bare, text=f"{sweep.title}: none: {sentences.at_the_floor(sweep, sweep.quality, f'{margin:g}')}")
     fast = [[test for test in curve if test.cell in over and over[test.cell].low >= speed] for curve in sweep.curves]
-    failing = [test for tests in fast for test in tests if test.excess[0] > margin]
+    failing = [test for tests in fast for test in tests if test.has_excess(margin)]
     later = [test for tests in fast for test in tests if not sweep.gains[test.cell].is_sooner(level)]
     reached = [next((test for test in tests if test not in failing and test not in later), None) for tests in fast]
     best = max((test for test in reached if test is not None), key=lambda test: test.change, default=None)

@@ -26,6 +26,7 @@ from sdbench.metrics.text import setting_of
 from sdbench.types import Metric
 
 ALPHA = 0.025
+ROUNDING = 1e-9  # points by which an excess may miss a round number: 7 texts of 100 are 7.000000000000001
 LOOP = "end in a loop"
 FAILURES = {"is_truncated": "are cut off at the length limit", "is_empty": "are empty", "is_crash": "crash"}  # by flag
 
@@ -61,9 +62,13 @@ class Comparison:
         """The largest number of points by which looping or failing texts exceed those of lossless, and its kind as text."""
         return max(((points, words) for words, points in self.excesses.items()), default=(0.0, LOOP))
 
+    def has_excess(self, margin: float) -> bool:
+        """Return whether looping or failing texts exceed those of lossless by more than the margin."""
+        return self.excess[0] > margin + ROUNDING
+
     def is_safe(self, margin: float) -> bool:
         """Return whether the loss is proven to be within the margin, and looping and failing texts do not exceed it either."""
-        return self.worst > -margin and not self.excess[0] > margin
+        return self.worst > -margin and not self.has_excess(margin)
 
 
 def sequences(group: pd.DataFrame) -> list[list[str]]:

@@ -57,3 +57,26 @@ def test_the_page_names_every_kind_that_exceeds_lossless_and_shows_the_largest(m
     assert [cell.text_content() for cell in row.xpath("td")][:3] == ["−1.0", "−2.0", "+8.0"]
     assert row.xpath("td[3]/@title") == [CUT]
     assert "✗ no" in row.text_content()
+
+
+def shown_at(decisions, margin):
+    """The decision that decide.js shows."""
+    return [each for each in decisions if each["from"] < margin or (each["has_from"] and each["from"] == margin)][-1]
+
+
+def test_the_page_decides_as_the_command_does_at_a_margin_equal_to_an_excess_or_to_a_limit():
+    """7 texts of 100 more are within a margin of 7, and a possible loss of 7 points is not; the page refused both."""
+    excess, limit = (
+        replace(REFUSED, failures={CUT: 100 * 0.07}),
+        replace(REFUSED, cell="b", worst=-7.0, failures={}),
+    )
+    assert 100 * 0.07 > 7
+    names = {"a": "ensemble w=0.5 K=5", "b": "ensemble w=0.5 K=3"}
+    weighed = Weighed("m", "t", "m on t", Metric("strict", "share"), ((excess,), (limit,)), names=names)
+    sweep = SimpleNamespace(title="m on t", cells=pd.DataFrame({"label": names}), batch_size=None)
+    decisions = verdicts.decisions_of(verdicts.Advised(sweep, decide(weighed, 5.0), weighed))
+    for margin, states in {6.99: "nn", 7.0: "yn", 7.01: "yy"}.items():
+        assert verdicts.states_of(weighed, margin) == states
+        shown = shown_at(decisions, margin)
+        assert shown["states"] == states
+        assert shown["kind"] == decide(weighed, margin).kind

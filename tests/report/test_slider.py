@@ -1,12 +1,15 @@
 """The margin's slider decides as the command does at the margin that it shows, for any number of settings."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from sdbench.metrics.recommend import decide
+from sdbench.records import Store
 from sdbench.report.page.verdicts import match_advice, states_of, words_of
 from sdbench.report.sweep import sweeps_of
-from tests.records.synthetic import write_synthetic
+from tests.records.synthetic import Shape, sweep, write_synthetic
 from tests.report.pages import advice, numbers, write
 from tests.report.test_page_browser import chromium, pytestmark  # noqa: F401
 
@@ -48,4 +51,24 @@ def test_the_slider_decides_as_the_command_does_at_200_margins(count, chromium, 
         expected = decide(advised.weighed, margin)
         assert headline == words_of(advised, expected)["headline"], margin
         assert marks == [STATES[state] for state in states_of(advised.weighed, margin)], margin
+    page.close()
+
+
+def test_a_margin_equal_to_an_excess_is_decided_as_by_the_command(chromium, tmp_path):  # noqa: F811
+    """15 of 60 answers are empty: within a margin of 25 points by the command, and refused there by the slider."""
+    home, shape = tmp_path / "tie", Shape(16)
+    cells = sweep("llama-tiny", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=1.0)
+    (lossless,) = (cell for cell in cells if cell.verifier == "lossless")
+    with Store.open(home, config={"model": "llama-tiny"}, provenance={}) as store:
+        store.add_cells(cells)
+        for example in range(60):
+            scores = shape.decode(lossless, str(example)).scores
+            for cell in cells:
+                flags = {"is_truncated": False, "is_empty": cell.w == 0.5 and example < 15}
+                record = replace(shape.decode(cell, str(example)), scores=scores, flags=flags)
+                store.append_generations([record])
+    page = chromium.new_page()
+    page.goto(write(home, margin=20.0).as_uri())
+    moved = page.evaluate(MOVED, [[24, 25, 26]])
+    assert [[shown, marks] for shown, _, marks in moved] == [[24, ["✗ no"]], [25, ["✓ yes"]], [26, ["✓ yes"]]]
     page.close()

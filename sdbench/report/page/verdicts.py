@@ -182,15 +182,17 @@ def states_of(weighed: Weighed, margin: float) -> str:
 
 
 def decisions_of(advised: Advised) -> list[dict[str, Any]]:
-    """Return the decision for each range of margins by its lower end; the first begins at 0."""
+    """Return the decision for each range of margins by its lower end, `from`; the first begins at 0. `has_from`: whether the lower
+    end belongs to the range, as a margin equal to an excess does but one equal to a possible loss does not.
+    """
     ends = [0.0, *breakpoints(advised.weighed)]
     decisions: list[dict[str, Any]] = []
     for start, end in zip(ends, [*ends[1:], 2 * ends[-1] + 1], strict=True):
-        margin = (start + end) / 2
-        advice = decide(advised.weighed, margin, written=SLOT)
-        decision = {"kind": advice.kind, "states": states_of(advised.weighed, margin), **words_of(advised, advice)}
-        if not decisions or decision | {"from": decisions[-1]["from"]} != decisions[-1]:
-            decisions.append(decision | {"from": start})
+        for margin in (start, (start + end) / 2) if start else (end / 2,):
+            advice = decide(advised.weighed, margin, written=SLOT)
+            decision = {"kind": advice.kind, "states": states_of(advised.weighed, margin), **words_of(advised, advice)}
+            if not decisions or any(decisions[-1][name] != value for name, value in decision.items()):
+                decisions.append(decision | {"from": start, "has_from": margin == start})
     return decisions
 
 

@@ -2,7 +2,7 @@
 function shownDecision(article, decisions, moved) {
   const part = (name) => article.querySelector('[data-part="' + name + '"]');
   const text = moved.toFixed(moved >= 10 ? 0 : moved >= 1 ? 1 : 2), margin = Number(text);
-  const decision = decisions.filter((each) => each.from < margin).pop() || decisions[0];
+  const decision = decisions.filter((each) => each.from < margin || (each.has_from && each.from === margin)).pop() || decisions[0];
   article.className = "verdict " + decision.kind;
   part("margin").textContent = text;
   part("headline").textContent = decision.headline;
