@@ -130,10 +130,8 @@ def _of_shared_examples(examples: Mapping[str, set[str]]) -> tuple[list[str], li
 def _qualities(rows: quality.Rows, metric: Metric, resamples: int, seed: int) -> tuple[float, Array]:
     values, sign = np.asarray(rows, dtype=np.float64).reshape(len(rows), -1), quality.sign_of(metric)
     sums = bootstrap_sums(values, resamples=resamples, seed=seed)
-    if rows.ndim == 1:
-        return sign * float(values.mean()), sign * sums[:, 0] / len(values)
-    corpus = quality.corpus_of(metric)
-    return sign * float(corpus(values.sum(0))), sign * corpus(sums)
+    drawn = sums[:, 0] / len(values) if rows.ndim == 1 else quality.corpus_of(metric)(sums)
+    return sign * quality.score_of(rows, metric), sign * drawn
 
 
 def _rates(

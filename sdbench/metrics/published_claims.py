@@ -36,11 +36,11 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
     return {"monotone": verdict, "pairs": len(pairs), "chance": chance, "slower": named[0], "faster": named[1]}
 
 
-def retention_of(rows: pd.DataFrame, strict: float) -> pd.DataFrame:
-    """Return quality over that of the strict cell, `strict`, with the paired interval of `rows`, and whether fewer or more
-    examples would have shown a difference: intervals shrink with the root of their number.
+def retention_of(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return quality over `strict`, that of lossless on the n examples that both have, with the interval of the `difference`, and
+    whether fewer or more examples would have shown a difference: intervals shrink with the root of their number.
     """
-    change, n = rows["difference"], rows["n"]
+    change, n, strict = rows["difference"], rows["n"], rows["strict"]
     frame = pd.DataFrame({"retention": 1 + change / strict}, index=rows.index)
     frame["retention_low"], frame["retention_high"] = (
         1 + rows[f"difference_{end}"] / strict for end in ("low", "high")

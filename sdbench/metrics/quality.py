@@ -120,6 +120,12 @@ def quality(rows: Rows, metric: Metric, **options: float) -> Estimate:
     return within(mean_interval(values, bounds=metric.bounds, **options), metric)  # type: ignore[arg-type]
 
 
+def score_of(rows: "Rows | Array", metric: Metric) -> float:
+    """Return the metric of a set of examples without an interval."""
+    values = np.asarray(rows, dtype=np.float64)
+    return float(values.mean() if values.ndim == 1 else corpus_of(metric)(values.sum(0)))
+
+
 def within(estimate: Estimate, metric: Metric) -> Estimate:
     """Cut limits at the bounds of the metric."""
     low, high = metric.bounds or (None, None)

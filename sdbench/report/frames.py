@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics import pareto, published_claims
+from sdbench.metrics import pareto, published_claims, quality
 from sdbench.metrics.cells import reference
 from sdbench.metrics.columns import WEIGHT, spread
 from sdbench.metrics.recommend import Recommendation
@@ -78,13 +78,23 @@ def retention(sweep: Sweep) -> pd.DataFrame:
     """Return the quality of each setting over lossless, and how many examples would show the difference."""
     known = sweep.rows[sweep.rows["difference"].notna() & (sweep.rows["verifier"] != "lossless")]
     lossless = pd.Series({key: reference(sweep.cells, str(key), "lossless") for key in known.index}, dtype=object)
-    base = lossless.map(sweep.rows["quality"])
     same_length = lossless.map(sweep.cells["num_draft"]) == known["num_draft"]
-    parts = [
-        published_claims.retention_of(known.loc[keys], float(base[keys[0]]))
-        for keys in lossless[(base > 0) & same_length].groupby(lossless).groups.values()
-    ]
-    return with_labels(sweep, pd.concat(parts).reset_index(names="cell")) if parts else pd.DataFrame()
+    if not same_length.any():
+        return pd.DataFrame()
+    pairs = _shared_with(sweep, lossless[same_length])
+    pairs = pairs[pairs["strict"] > 0]
+    rows = known.loc[pairs.index].assign(n=pairs["n"], strict=pairs["strict"])
+    return with_labels(sweep, published_claims.retention_of(rows).reset_index(names="cell"))
+
+
+def _shared_with(sweep: Sweep, lossless: pd.Series) -> pd.DataFrame:
+    """Return for each cell how many examples it shares with its lossless cell, `n`, and the score of lossless on them, `strict`."""
+    metric, generations = sweep.metric, sweep.results.generations
+    used = generations[generations["cell"].isin({*lossless, *lossless.index})].dropna(subset=[metric.name])
+    scores = {str(key): quality.rows_of(part, metric) for key, part in used.groupby("cell", sort=True)}
+    bases = [quality.shared_rows(scores[str(key)], scores[base])[1] for key, base in lossless.items()]
+    columns = {"n": list(map(len, bases)), "strict": [quality.score_of(base, metric) for base in bases]}
+    return pd.DataFrame(columns, index=lossless.index)
 
 
 FRAMES: Mapping[str, Callable[[Sweep], pd.DataFrame]] = {

@@ -57,11 +57,11 @@ def test_a_retention_has_an_interval_and_a_number_of_examples_that_tells_it():
     rows = pd.DataFrame(
         {"difference": [-0.02, 0.0], "difference_low": [-0.05, -0.03], "difference_high": [0.01, 0.03], "n": [200, 200]}
     )
-    found = retention_of(rows, 0.8)
+    found = retention_of(rows.assign(strict=0.8))
     assert found["retention"].tolist() == pytest.approx([0.975, 1.0])
     assert found["retention_low"].tolist() == pytest.approx([0.9375, 0.9625])
     assert found["retention_high"].tolist() == pytest.approx([1.0125, 1.0375])
     # Half of the interval is .03 at n = 200, .077 at 30 and .027 at 250: .02 is told at none of them.
     assert not found[[f"is_told_at_{n}" for n in QUOTED]].to_numpy().any()
-    large = retention_of(rows.assign(difference_high=[-0.001, 0.03]), 0.8)
+    large = retention_of(rows.assign(difference_high=[-0.001, 0.03], strict=0.8))
     assert large.loc[0, [f"is_told_at_{n}" for n in QUOTED]].tolist() == [False, False, True]

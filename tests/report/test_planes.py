@@ -55,6 +55,17 @@ def test_a_setting_with_too_few_shared_examples_is_pale_and_in_the_table_without
     assert sorted(np.concatenate([line.get_xdata() for line in pale])) == sorted(table.loc[list(left_out), "x"])
 
 
+def test_a_retention_is_over_lossless_on_the_examples_that_both_have(extended):
+    """A difference over 10 examples was divided by the score of lossless on 60."""
+    scores = extended.results.generations.pivot(index="example", columns="cell", values=extended.metric.name)
+    (lossless,) = extended.cells.index[extended.cells["verifier"] == "lossless"]
+    table = frames.retention(extended).set_index("cell")
+    for key, row in table.iterrows():
+        pair = scores[[key, lossless]].dropna().mean()
+        assert row["retention"] == pytest.approx(pair[key] / pair[lossless])
+    assert set(scores[table.index].count()) == {10, 60}
+
+
 @pytest.fixture(scope="module")
 def drafters(tmp_path_factory):
     home = tmp_path_factory.mktemp("drafters") / "home"
