@@ -28,7 +28,9 @@ RATES = ("acceptance", "quality", "ms_per_token", "tokens_per_round", "speedup",
 
 @dataclass(frozen=True)
 class InputLengths:
-    """`table` has one row per setting and length, with `input_tokens` (mean), `label`, `cell` and RATES with intervals."""
+    """`table` has one row per setting and length, with `input_tokens` (mean), `label`, `cell` and RATES with intervals; `quality`
+    is as stored.
+    """
 
     sweeps: tuple[Sweep, ...]
     table: pd.DataFrame
@@ -69,7 +71,10 @@ def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
         }
         # All cells of a sweep read the same prompts; one that is only timed, such as plain generate, has no texts.
         lengths = sweep.points["cell"].map(tokens).fillna(tokens.mean())
-        tables.append(sweep.points.assign(**times, input_tokens=lengths))
+        stored = {
+            f"quality{end}": sweep.points["cell"].map(sweep.rows[f"quality{end}"]) for end in ("", "_low", "_high")
+        }
+        tables.append(sweep.points.assign(**times, **stored, input_tokens=lengths))
     table = pd.concat(tables, ignore_index=True)
     names = [f"{name}{end}" for name in RATES for end in ("", "_low", "_high")]
     first = ["model", "task", "temperature", "label", *SETTING, "padded_to"]

@@ -60,6 +60,15 @@ def test_a_table_has_every_setting_at_every_length(one_folder):
     assert (timed["ms_per_token"] <= timed["ms_per_token_high"]).all()
 
 
+def test_the_table_has_the_quality_as_it_is_stored(one_folder):
+    """It had per cent, unlike summary.csv."""
+    (group,) = input_lengths(sweeps(one_folder))
+    table = group.table.set_index("cell")
+    for sweep in group.sweeps:
+        for name in ("quality", "quality_low", "quality_high"):
+            assert table.loc[sweep.rows.index, name].tolist() == sweep.rows[name].tolist()
+
+
 def test_values_of_a_knob_that_is_not_w_are_curves_of_their_own(tmp_path):
     with Store.open(tmp_path / "home", config={}, provenance={}) as store:
         for length in LENGTHS[:2]:
@@ -115,6 +124,7 @@ def test_a_figure_has_a_panel_for_each_measure_and_a_curve_for_each_setting(one_
     assert [axis.get_ylabel() for axis in figure.axes] == ["acceptance", "strict (%)", "ms a token"]
     assert len(figure.legends[0].get_texts()) == 5
     assert [len(axis.lines) for axis in figure.axes] == [3, 5, 4]
+    assert max(line.get_ydata().max() for line in figure.axes[1].lines) > 1, "in per cent"
     ticks = [label.get_text() for label in figure.axes[0].get_xticklabels()]
     assert ticks == [f"{length - 2.5:,.0f}" for length in LENGTHS]
     assert [axis.get_ylabel() for axis in untimed["inputs"].axes] == ["acceptance", "strict (%)"]
@@ -151,4 +161,4 @@ def test_the_committed_lengths_say_what_the_results_page_says():
     assert [losses["w=0.5"].min(), losses["w=0.5"].max(), losses["w=0.7"].max()] == [9.3, 13.5, 0.9]
     assert by["lossless"]["speedup"].round(2).iloc[[0, -1]].tolist() == [0.98, 0.77]
     assert [round(by["w=0.5"]["speedup"].agg(end), 2) for end in ("min", "max")] == [1.49, 1.6]
-    assert by["target"]["quality"].round().iloc[[0, -1]].tolist() == [86, 45]
+    assert by["target"]["quality"].round(2).iloc[[0, -1]].tolist() == [0.86, 0.45]

@@ -29,10 +29,13 @@ def against_input(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
 
 
 def _figure(group: InputLengths) -> Figure:
-    rows = {"acceptance": "acceptance", "quality": marks.label_of(group.sweeps[0].metric), "ms_per_token": "ms a token"}
-    shown = {column: label for column, label in rows.items() if group.table[column].notna().any()}
+    metric = group.sweeps[0].metric
+    scaled = {name: metric.scale * group.table[name] for name in ("quality", "quality_low", "quality_high")}
+    table = group.table.assign(**scaled)
+    rows = {"acceptance": "acceptance", "quality": marks.label_of(metric), "ms_per_token": "ms a token"}
+    shown = {column: label for column, label in rows.items() if table[column].notna().any()}
     figure, axes = panels(len(shown), width=PAGE, height=2.2)
-    (curves, left_out), lengths = _curves(group.table), sorted(set(group.table["input_tokens"].round()))
+    (curves, left_out), lengths = _curves(table), sorted(set(table["input_tokens"].round()))
     span, ticks = lengths[-1] / lengths[0], _apart(lengths)
     for axis, (column, label) in zip(axes, shown.items(), strict=True):
         for index, curve in enumerate(marks.having(curves, column)):
@@ -42,7 +45,7 @@ def _figure(group: InputLengths) -> Figure:
         axis.xaxis.set_minor_locator(NullLocator())
         axis.margins(0.06, 0.08)
     keys = [*(curve.key(linewidth=0.9, markersize=3.5) for curve in curves), *marks.not_drawn(left_out)]
-    marks.finish(figure, axes[-1], group.table["n"], keys)
+    marks.finish(figure, axes[-1], table["n"], keys)
     return figure
 
 
