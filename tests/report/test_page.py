@@ -19,6 +19,7 @@ from sdbench.report.captions import MEASURES, PAGE_TABLES
 from sdbench.report.captions import WORDS as TERMS
 from sdbench.report.page import split_by_room, tables
 from sdbench.report.page.drawings import declare_colour, drawing_of
+from sdbench.report.page.verdicts import match_advice
 from sdbench.report.sweep import sweeps_of
 from tests.records.synthetic import WORDS, Shape, cell, sweep, write_synthetic
 from tests.report.pages import VOCABULARY, draw, numbers, unpacked, write, write_home
@@ -265,6 +266,13 @@ def test_figures_without_room_are_named(home):
     kept, missing = split_by_room(drawings, drawings[0].num_bytes)
     assert [drawing.name for drawing in kept] == ["against_knob"]
     assert missing == ["pareto"]
+
+
+def test_several_recommendations_err_at_most_as_often_as_all_together(home, monkeypatch):
+    """Sweeps share their examples, so that chances of error add up at worst: 7.5 %, not the 7 % of independent ones."""
+    monkeypatch.setattr(pages, "match_advice", lambda *given: 3 * match_advice(*given))
+    tree = lxml.html.document_fromstring(write(home).read_text(encoding="utf-8"))
+    assert "is up to 7.5\xa0%" in tree.xpath("string(//*[@id='errors'])")
 
 
 @pytest.mark.slow
