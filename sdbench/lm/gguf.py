@@ -13,7 +13,8 @@ import json
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
@@ -21,6 +22,7 @@ from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
+from tempfile import TemporaryDirectory
 
 from huggingface_hub import constants
 
@@ -36,7 +38,8 @@ if TYPE_CHECKING:
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 LONG = 2**28  # bytes that take seconds to dequantise
-FORMAT = 2  # of the folders; after a change, or with another transformers, they are written again
+# Of the folders of metadata and of weights; after a change, or with another transformers, they are written again.
+FORMAT, WEIGHTS_FORMAT = 3, 2
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
 CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
@@ -76,7 +79,7 @@ class GGUFFile:
 
     def weights(self, dtype: str) -> Path:
         """Return the folder of the weights in a dtype. The first call dequantises them, which takes a minute for 1.5 B."""
-        folder = _folder_of(self.digest) / dtype
+        folder = _folder_of(self.digest, WEIGHTS_FORMAT) / dtype
         size = self.parameters * CODES[dtype][1]
         if size >= LONG and not folder.is_dir():
             what = f"{self.id} into {size / GIB:.1f} GiB of {dtype}"
@@ -143,7 +146,7 @@ def find_file(id: str, *, revision: str | None = None) -> GGUFFile:
         path = _download(on_hub[1], on_hub[2], revision)
     if not path.is_file():
         raise ConfigError(f"{id} does not exist: give the path of a .gguf file, or org/repo:file.gguf of the hub")
-    folder = _folder_of(state_of(path))
+    folder = _folder_of(state_of(path), FORMAT)
     if not folder.is_dir():  # reading a large vocabulary takes seconds
         print(f"sdbench: reading the tokenizer of {id} for the first time; it is kept", file=sys.stderr, flush=True)
     try:
@@ -169,8 +172,8 @@ def _download(repo: str, name: str, revision: str | None) -> Path:
     return fetch(request, repo, revision=revision)
 
 
-def _folder_of(name: str) -> Path:
-    return CACHE / f"{name[:20]}-{FORMAT}-{version('transformers')}"  # whose code names and converts the tensors
+def _folder_of(name: str, form: int) -> Path:
+    return CACHE / f"{name[:20]}-{form}-{version('transformers')}"  # whose code names and converts the tensors
 
 
 def _write_once(folder: Path, write: Callable[[Path], None]) -> Path:
@@ -229,17 +232,26 @@ def _describe(id: str, path: Path, part: Path) -> None:
     special |= {name: getattr(config, name, None) for name in ("bos_token_id", "pad_token_id")}
     GenerationConfig(**special).save_pretrained(part)
     if _value(reader, "tokenizer.ggml.model") not in (None, "none", "no_vocab"):
-        try:
-            AutoTokenizer.from_pretrained(path.parent, gguf_file=path.name).save_pretrained(part)
-        except Exception as error:  # tokenizers raises no narrower class
-            sentence = f"the tokenizer inside {id} cannot be read ({first_line(error)}): convert the model again"
-            raise ConfigError(sentence) from error
+        with _alone(path) as folder:
+            try:
+                AutoTokenizer.from_pretrained(folder, gguf_file=path.name).save_pretrained(part)
+            except Exception as error:  # tokenizers raises no narrower class
+                sentence = f"the tokenizer inside {id} cannot be read ({first_line(error)}): convert the model again"
+                raise ConfigError(sentence) from error
     kind = _kind(reader)
     card = {"kind": kind, "parameters": parameters, "dtype": OWN_DTYPES.get(kind, "bfloat16"), "settings": settings}
     (part / CARD).write_text(json.dumps(card))
 
 
 def _refuse_unread(id: str, reader: GGUFReader, architecture: str) -> None:
+@contextmanager
+def _alone(path: Path) -> Iterator[Path]:
+    """Yield a folder that holds this file only: a tokenizer.json beside it would replace the tokenizer inside."""
+    with TemporaryDirectory(prefix="sdbench-") as folder:
+        Path(folder, path.name).symlink_to(path.absolute())
+        yield Path(folder)
+
+
     """Raise for features that change the weights or their use and that transformers does not read."""
     if int(_value(reader, "split.count") or 1) > 1:
         raise ConfigError(

@@ -18,7 +18,7 @@ from sdbench.files import digest_of_file
 from sdbench.lm import gguf as room
 from sdbench.lm import gguf_tensors
 from sdbench.lm.gguf_config import set_unread
-from sdbench.lm.load import find, load_model, load_tokenizer
+from sdbench.lm.load import find, load_model, load_tokenizer, tokenizer_key
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.pair_info import PairInfo
 
@@ -65,6 +65,27 @@ def test_metadata_need_no_weights_and_are_read_once(whole_file, monkeypatch):
     assert load_tokenizer(checkpoint).chat_template == (TOKENIZER / "chat_template.jinja").read_text()
     monkeypatch.setattr(room, "_describe", None)
     assert find(str(whole_file)) == checkpoint
+
+
+@pytest.mark.parametrize(
+    "names", [["tokenizer.json"], ["tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "config.json"]]
+)
+def test_the_tokenizer_is_the_files_whatever_lies_beside_it(whole_file, tmp_path, names):
+    """For some architectures transformers prefers the tokenizer.json of the folder."""
+    path = tmp_path / "tiny.gguf"
+    path.write_bytes(whole_file.read_bytes())
+    for name in names:
+        (tmp_path / name).write_bytes((PAIR.parent / "qwen-tiny" / "target" / name).read_bytes())
+    alone, beside = find(str(whole_file)), find(str(path))
+    assert tokenizer_key(load_tokenizer(beside)) == tokenizer_key(load_tokenizer(alone))
+    for name in (
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "chat_template.jinja",
+        "config.json",
+        "generation_config.json",
+    ):
+        assert (beside.folder / name).read_text() == (alone.folder / name).read_text()
 
 
 def test_a_large_file_is_named_before_it_is_hashed_once(whole_file, monkeypatch, capsys):
@@ -131,7 +152,7 @@ def torn(whole: Path, part: float, path: Path) -> str:
 def test_a_torn_file_is_refused_by_its_name(whole_file, tmp_path, cache, part):
     with pytest.raises(ConfigError, match=r"torn\.gguf is damaged, or not a GGUF file"):
         find(torn(whole_file, part, tmp_path / "torn.gguf"))
-    assert not list(cache.glob("*-2-*")), "nothing of it stays"
+    assert not list(cache.glob(f"*-{room.FORMAT}-*")), "nothing of it stays"
 
 
 def unknown_architecture(whole: Path, path: Path) -> str:
