@@ -1,7 +1,8 @@
 """A fingerprint of a model for captured steps and stored answers: equal until something changes that affects logits.
 
 Weights and buffers count by identity, version and a sample of their values, because `parameter.data.mul_(2)`, as for merged
-adapters, does not change the version. Not detected: a change through `.data` of a few elements outside the sample.
+adapters, does not change the version. Not detected: a change through `.data` of a few elements outside the sample, and
+one inside a dictionary or a list of objects.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -79,9 +80,11 @@ def _value(name: str, value: Any) -> Hashable:
         return name, value
     if isinstance(value, Tensor):
         return _tensor(name, value)
-    if isinstance(value, list | tuple) and all(isinstance(part, PLAIN) for part in value):
-        return name, tuple(value)
+    if isinstance(value, dict | list | set | frozenset | tuple):
+        parts = (*value, *value.values()) if isinstance(value, dict) else tuple(value)
+        if all(isinstance(part, PLAIN) for part in parts):
+            return name, parts
     try:
         return name, Same(value)
-    except TypeError:  # weak references are not supported: a dictionary, a set
+    except TypeError:  # weak references are not supported: a dictionary or a list of other objects
         return name, id(value)

@@ -86,6 +86,51 @@ def test_a_change_is_another_fingerprint_and_no_change_is_none(change):
     assert fingerprint(model) != before
 
 
+class Adapter(torch.nn.Module):
+    """A layer with an unmerged adapter, whose scale is in a dictionary, as in PEFT."""
+
+    def __init__(self, inner: Any) -> None:
+        super().__init__()
+        self.inner, self.scaling, self.active, self.merged = inner, {"default": 1.0}, {"default"}, []
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * self.scaling["default"]
+
+
+def with_adapter(model: Any) -> Adapter:
+    adapter = model.model.layers[0].mlp = Adapter(model.model.layers[0].mlp)
+    return adapter
+
+
+CONTENT = {
+    "dictionary": lambda adapter: adapter.scaling.update(default=3.0),
+    "set": lambda adapter: adapter.active.add("other"),
+    "list": lambda adapter: adapter.merged.append("default"),
+}
+
+
+@pytest.mark.parametrize("change", CONTENT.values(), ids=CONTENT)
+def test_a_change_inside_a_container_is_another_fingerprint(change):
+    adapter = with_adapter(model := tiny("llama"))
+    before = fingerprint(model)
+    assert fingerprint(model) == before
+    change(adapter)
+    assert fingerprint(model) != before
+
+
+def test_the_scale_of_an_adapter_changes_the_next_text():
+    adapter = with_adapter(model := tiny("llama"))
+    engine = sdbench.Engine(model, capture="trace")
+    texts = []
+    for scale in (1.0, 3.0):
+        adapter.scaling["default"] = scale
+        kept = sdbench.generate(None, None, PROMPTS, [Exact()], engine=engine, **OPTIONS)
+        eager = sdbench.generate(model, None, PROMPTS, [Exact()], capture="off", **OPTIONS)
+        assert [g.tokens for g in kept] == [g.tokens for g in eager]
+        texts.append([g.tokens for g in kept])
+    assert texts[0] != texts[1]
+
+
 def test_steps_are_captured_once_per_engine_and_again_for_each_call_without_one(monkeypatch):
     from sdbench.lm.capture import CapturedSteps
 
