@@ -24,6 +24,7 @@ def explained_by(moves: float, largest: float, dtype: torch.dtype) -> float:
     return 2 * min(moves, MOST_STEPS * torch.finfo(dtype).eps * largest)
 
 
+@torch.inference_mode()  # without it packed weights are left unused
 def margin_of(lm: LM, text: Tensor, first: int, second: int) -> float:
     """Return the difference of the logits of two tokens after text [L], its last token scored alone as in plain decoding."""
     logits = logits_after(lm, text, lm.prefill_all([text[:-1]])[0], 1)[-1]

@@ -10,6 +10,7 @@ from sdbench.engine import Engine
 from sdbench.engine.generate import generate
 from sdbench.lm.model import LM
 from sdbench.lm.packed import PackedWeights, has_instructions, reorder
+from sdbench.lm.rounding import margin_of
 from sdbench.verify import Exact
 from tests.engine.models import PROMPTS, pair, tiny
 
@@ -169,6 +170,13 @@ def test_a_draft_over_the_targets_weights_shares_their_packed_copies(packings):
     pruned = Engine(target, capture="off")
     assert texts_of(engine, drafter="pruned") == texts_of(pruned, drafter="pruned")
     assert len(packings) == linears(target)
+
+
+def test_the_margin_of_two_tokens_is_computed_from_packed_weights(monkeypatch):
+    """Other kernels round otherwise than those of the run whose texts are compared."""
+    lm = LM(tiny("llama").float(), capture="off", packed=PackedWeights())
+    monkeypatch.setattr(nn.functional, "linear", lambda *_: pytest.fail("a weight was multiplied as it is"))
+    assert margin_of(lm, torch.arange(5, 26), 7, 8) > 0
 
 
 @pytest.mark.parametrize(
