@@ -11,6 +11,7 @@ from huggingface_hub import constants
 from sdbench.files import digest_of, digest_of_file, write_whole
 
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf", "hashes")
+OF_HUB = re.compile("[0-9a-f]{40}|[0-9a-f]{64}")  # the hash of a small file in git, or the SHA-256 of any other
 LARGE = 2**20  # bytes; smaller files are hashed each time
 LONG = 2**30  # bytes that take seconds to hash
 GIB = 2**30
@@ -19,8 +20,8 @@ GIB = 2**30
 def digest_once(path: Path) -> str:
     """Return a file's SHA-256: the hub's own if the file is in its cache, else computed once per path, size and time of change."""
     real = path.resolve()
-    if real.parent.name == "blobs" and re.fullmatch(r"[0-9a-f]{64}", real.name):
-        return real.name
+    if len(digest := hash_of_hub(real)) == 64:
+        return digest
     if real.stat().st_size < LARGE:
         return digest_of_file(real, digits=64)
     kept = _note_of(real)
@@ -33,10 +34,16 @@ def digest_once(path: Path) -> str:
     return kept.read_text()
 
 
+def hash_of_hub(path: Path) -> str:
+    """Return the hash by which the cache of the hub names a file; empty for a file outside it, whatever its folder is called."""
+    real = path.resolve()
+    return real.name if real.parent.name == "blobs" and OF_HUB.fullmatch(real.name) else ""
+
+
 def is_digest_known(path: Path) -> bool:
     """Return whether `digest_once` can answer without reading much."""
     real = path.resolve()
-    return real.parent.name == "blobs" or real.stat().st_size < LARGE or _note_of(real).is_file()
+    return bool(hash_of_hub(real)) or real.stat().st_size < LARGE or _note_of(real).is_file()
 
 
 def announce_hashing(id: str, paths: Sequence[Path]) -> None:

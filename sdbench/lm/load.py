@@ -13,7 +13,7 @@ from sdbench.config import ConfigError
 from sdbench.errors import first_line
 from sdbench.files import digest_of, digest_of_data
 from sdbench.hub import explain, fetch, is_offline
-from sdbench.lm.digests import announce_hashing, digest_once, is_digest_known
+from sdbench.lm.digests import announce_hashing, digest_once, hash_of_hub, is_digest_known
 from sdbench.lm.gguf import GGUFFile, find_file, is_gguf
 from sdbench.lm.memory import free_system_bytes
 from sdbench.lm.quantized import INT8, QUANTIZED, quantization_config
@@ -264,8 +264,8 @@ def load_tokenizer(checkpoint: Checkpoint) -> PreTrainedTokenizerBase:
         raise ConfigError(f"the tokenizer of {checkpoint.id} cannot be loaded: {first_line(error)}") from error
 
 
-def _hash(path: Path) -> str:  # the hub's cache names a file by its hash
-    return real.name if (real := path.resolve()).parent.name == "blobs" else digest_once(real)
+def _hash(path: Path) -> str:
+    return hash_of_hub(path) or digest_once(path)
 
 
 def tokenizer_key(tokenizer: PreTrainedTokenizerBase) -> str:

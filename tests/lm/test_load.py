@@ -2,13 +2,16 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from sdbench import embedded
 from sdbench.config import ConfigError
 from sdbench.lm.load import Checkpoint, find, why_too_large
 from sdbench.lm.stored import StoredWeights
@@ -238,8 +241,6 @@ def test_a_word_that_cannot_be_an_id_is_not_asked_of_the_hub(monkeypatch):
 
 
 def test_a_line_with_the_size_comes_before_a_large_folder_is_hashed(tmp_path, monkeypatch, capsys):
-    from sdbench import embedded
-
     folder = embedded.path("llama-tiny", "draft")
     size = sum(path.stat().st_size for path in folder.iterdir() if path.suffix in (".safetensors", ".json", ".jinja"))
     for name, value in {"CACHE": tmp_path, "LARGE": 0, "GIB": 1000, "LONG": 2 * size}.items():
@@ -250,3 +251,30 @@ def test_a_line_with_the_size_comes_before_a_large_folder_is_hashed(tmp_path, mo
     for line in (f"sdbench: hashing {size / 1000:.1f} GiB of tiny, once: the hashes are kept\n", ""):
         checkpoint.identity()
         assert capsys.readouterr().err == line
+
+
+def test_a_folder_of_the_name_blobs_is_no_cache_of_the_hub(tmp_path, monkeypatch):
+    """The hub's cache names files by their hashes; elsewhere a name says nothing of the content."""
+    monkeypatch.setattr("sdbench.lm.digests.CACHE", tmp_path / "hashes")
+    monkeypatch.setattr("sdbench.lm.digests.LARGE", 0)
+    original = embedded.path("llama-tiny", "draft")
+    copy = Path(shutil.copytree(original, tmp_path / "blobs"))
+    checkpoint = find(str(copy))
+    assert not checkpoint.is_hashed()
+    before = checkpoint.identity()
+    assert before == find(str(original)).identity()
+    weights = copy / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\0")
+    assert find(str(copy)).identity() != before
+
+
+@pytest.mark.parametrize("digits", [40, 64])
+def test_a_file_of_the_cache_of_the_hub_is_known_by_its_name(tmp_path, digits):
+    blob, snapshot = tmp_path / "blobs" / ("0a" * (digits // 2)), tmp_path / "snapshots" / "main"
+    for folder in (blob.parent, snapshot):
+        folder.mkdir(parents=True)
+    blob.write_text("{}")
+    (snapshot / "config.json").symlink_to(blob)
+    checkpoint = Checkpoint("x", snapshot, None, None)
+    assert checkpoint.is_hashed()
+    assert checkpoint.hashes() == {"config.json": blob.name}
