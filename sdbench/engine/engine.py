@@ -112,8 +112,10 @@ class Engine:
                 yield from batch_run(claim, pending, num_rows).run()
                 assert not pending, f"{len(pending)} requests were never finished"
                 return
-            except torch.OutOfMemoryError:
-                if num_rows == 1 or not may_halve:
+            except Exception as error:
+                if not isinstance(error, torch.OutOfMemoryError) or num_rows == 1 or not may_halve:
+                    # A kept cache may hold NaN, which would spoil later texts even where it is masked: 0 · NaN is NaN.
+                    self.forget()
                     raise
                 # Pending requests start again. Their noise is a function of their rounds, so the texts are the same.
                 num_rows, before = num_rows // 2, num_rows

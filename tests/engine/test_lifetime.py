@@ -188,6 +188,23 @@ def test_a_cache_that_could_not_grow_is_not_used_again(monkeypatch, capture, fai
     assert [g.tokens for g in again] == [g.tokens for g in eager]
 
 
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_prompt_with_nan_logits_spoils_no_later_text(role):
+    """The cache that is kept for captured steps would hold its NaN, also in slots that a shorter text masks."""
+    models = pair("llama")
+    options: dict[str, Any] = {**OPTIONS, "temperature": 0}
+    (wanted,) = sdbench.generate(*models, PROMPTS[:1], [Exact()], capture="off", **options)
+    read = {*PROMPTS[0], *wanted.tokens, *(wanted.draft_tokens or ())}
+    sick = next(token for token in range(60, 4, -1) if token not in read)
+    models[role == "draft"].get_input_embeddings().weight.data[sick] = torch.nan
+    engine = sdbench.Engine(*models, capture="trace")
+    for _ in range(2):
+        (text,) = sdbench.generate(None, None, PROMPTS[:1], [Exact()], engine=engine, **options)
+        assert text.tokens == wanted.tokens
+        with pytest.raises(ValueError, match=f"the {role} model's logits are NaN at prompt 0"):
+            sdbench.generate(None, None, [[*PROMPTS[2], sick, *PROMPTS[0]]], [Exact()], engine=engine, **options)
+
+
 PLACES = [
     (Prefixes, "_make"),
     (BatchRun, "_score"),
