@@ -10,6 +10,7 @@ GGUF; what else it does not read is set by lm/gguf_config.py.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections import Counter
@@ -21,8 +22,8 @@ from importlib.util import find_spec
 from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, BinaryIO
 from tempfile import TemporaryDirectory
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from huggingface_hub import constants
 
@@ -140,7 +141,7 @@ def is_gguf(id: str) -> bool:
 
 def find_file(id: str, *, revision: str | None = None) -> GGUFFile:
     """Return a local file, or one of the hub such as org/repo:file.gguf, which is downloaded unless it is in the cache."""
-    path = Path(id).expanduser()
+    path = Path(os.path.expanduser(id))
     on_hub = ON_HUB.fullmatch(id)
     if not path.is_file() and on_hub is not None:
         path = _download(on_hub[1], on_hub[2], revision)
@@ -243,7 +244,6 @@ def _describe(id: str, path: Path, part: Path) -> None:
     (part / CARD).write_text(json.dumps(card))
 
 
-def _refuse_unread(id: str, reader: GGUFReader, architecture: str) -> None:
 @contextmanager
 def _alone(path: Path) -> Iterator[Path]:
     """Yield a folder that holds this file only: a tokenizer.json beside it would replace the tokenizer inside."""
@@ -252,6 +252,7 @@ def _alone(path: Path) -> Iterator[Path]:
         yield Path(folder)
 
 
+def _refuse_unread(id: str, reader: GGUFReader, architecture: str) -> None:
     """Raise for features that change the weights or their use and that transformers does not read."""
     if int(_value(reader, "split.count") or 1) > 1:
         raise ConfigError(

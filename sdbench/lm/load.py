@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -103,7 +104,7 @@ def find(
     """
     if is_gguf(id):
         return _find_gguf(id, revision, tokenizer)
-    path = Path(folder or id)
+    path = Path(os.path.expanduser(folder or id))
     if path.is_dir():
         if not (path / "config.json").is_file():
             raise ConfigError(
@@ -146,8 +147,8 @@ def _find_gguf(id: str, revision: str | None, tokenizer: str | None) -> Checkpoi
 
 
 def _tokenizer_folder(id: str) -> Path:
-    if Path(id).is_dir():
-        return Path(id)
+    if (path := Path(os.path.expanduser(id))).is_dir():
+        return path
     from huggingface_hub import snapshot_download
 
     return fetch(lambda: Path(snapshot_download(id, allow_patterns=SMALL, ignore_patterns=ELSEWHERE)), id)

@@ -38,7 +38,7 @@ class LoadedPair:
 def folder_of(model_id: str) -> str:
     """Resolve a hub id or a folder; `embedded:NAME/ROLE` is a folder of the package."""
     if not model_id.startswith("embedded:"):
-        return model_id
+        return os.path.expanduser(model_id)
     name, _, role = model_id.removeprefix("embedded:").partition("/")
     folder = Path(str(embedded.__file__)).parent / name / role
     if not folder.is_dir():

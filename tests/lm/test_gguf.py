@@ -202,15 +202,22 @@ def test_what_cannot_be_read_is_one_sentence_and_exit_code_2(whole_file, tmp_pat
     assert str(raised.value) in capsys.readouterr().err
 
 
+def test_a_home_that_does_not_exist_is_no_file():
+    with pytest.raises(ConfigError, match="does not exist: give the path of a"):
+        find("~nobody-of-this-name/x.gguf")
+
+
 def test_without_the_package_the_extra_is_named(whole_file, monkeypatch):
     monkeypatch.setattr(room, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"needs gguf and accelerate: pip install 'sdbench\[gguf\]'"):
         find(str(whole_file))
 
 
-def test_a_tokenizer_that_is_given_replaces_the_one_inside(model, tmp_path):
+def test_a_tokenizer_that_is_given_replaces_the_one_inside(model, tmp_path, monkeypatch):
     checkpoint = find(str(write(tmp_path / "bare.gguf", model)), tokenizer=str(TOKENIZER))
     assert load_tokenizer(checkpoint)("a")["input_ids"][0] == 1
+    monkeypatch.setenv("HOME", str(PAIR))
+    assert find(str(tmp_path / "bare.gguf"), tokenizer="~/target").tokenizer == TOKENIZER
     words = ["model=llama-tiny", f"model.tokenizer={TOKENIZER}", f"results={tmp_path}", "n=2"]
     assert main(words) == 2, "neither model is a GGUF file"
 

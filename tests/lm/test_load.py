@@ -233,6 +233,14 @@ def test_a_folder_without_a_model_is_named_with_what_it_lacks(tmp_path):
         find(str(tmp_path))
 
 
+def test_a_folder_is_named_from_the_home_of_the_user(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    folder = tmp_path / "models" / "tiny"
+    shutil.copytree(embedded.path("llama-tiny", "draft"), folder)
+    assert find("~/models/tiny").folder == folder
+    assert find("~/models/tiny", "~/models/tiny").folder == folder
+
+
 def test_a_word_that_cannot_be_an_id_is_not_asked_of_the_hub(monkeypatch):
     monkeypatch.setattr("sdbench.lm.load.fetch", lambda *_, **__: pytest.fail("the hub was asked"))
     for word in ("embedded:llama-tiny/draft", "a/b/c", "../a", "~a/b", "word"):

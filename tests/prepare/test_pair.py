@@ -27,3 +27,9 @@ def test_small_pairs_need_no_warning(monkeypatch, capsys):
     monkeypatch.setattr(packed, "has_instructions", lambda kind: False)
     pair.load(pair.find(PAIR, device="cpu", dtype="bfloat16"))
     assert capsys.readouterr().err == ""
+def test_folders_of_the_home_of_the_user_are_read_by_all_engines(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert pair.folder_of("~/models/qwen") == str(tmp_path / "models" / "qwen")
+    assert pair.folder_of("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
+
+
