@@ -73,6 +73,8 @@ class Model:
             )
         if tree.get("distilled") is not None and tree.get("draft") is None:
             raise ConfigError(f"model.distilled={tree['distilled']} needs a draft to be distilled: give model.draft=ID")
+        if tree.get("draft_revision") is not None and tree.get("draft") is None:
+            raise ConfigError(f"model.draft_revision={tree['draft_revision']} needs a draft: give model.draft=ID")
         return cls(**{**tree, "chat_options": dict(chat_options)})
 
     @property

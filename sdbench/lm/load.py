@@ -138,6 +138,12 @@ def find(
     return fetch(metadata, id, revision=revision)
 
 
+def is_local(id: str) -> bool:
+    """Return whether `find` reads this folder or GGUF file of this machine, and nothing of the hub."""
+    path = Path(os.path.expanduser(id))
+    return path.is_file() if is_gguf(id) else path.is_dir()
+
+
 def _find_gguf(id: str, revision: str | None, tokenizer: str | None) -> Checkpoint:
     file = find_file(id, revision=revision)
     if tokenizer is None and not file.has_tokenizer:

@@ -36,7 +36,7 @@ class LoadedPair:
 
 
 def folder_of(model_id: str) -> str:
-    """Resolve a hub id or a folder; `embedded:NAME/ROLE` is a folder of the package."""
+    """Resolve a hub id, or a folder with or without ~; `embedded:NAME/ROLE` is a folder of the package."""
     if not model_id.startswith("embedded:"):
         return os.path.expanduser(model_id)
     name, _, role = model_id.removeprefix("embedded:").partition("/")
@@ -124,6 +124,11 @@ def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> Pair
     names = {"target": (model.target, model.target_revision)}
     if model.draft is not None:
         names["draft"] = model.draft, model.draft_revision
+    for role, (name, revision) in names.items():
+        if revision is not None and lm.is_local(folder_of(name)):
+            raise ConfigError(
+                f"model.{role}_revision={revision} is for models of the hub, and model.{role}={name} is on this machine: remove it"
+            )
     tokenizer = None if model.tokenizer is None else folder_of(model.tokenizer)
     checkpoints = {
         role: lm.find(name, folder_of(name), revision=revision, tokenizer=tokenizer)

@@ -1,9 +1,13 @@
-"""Loading a pair: a processor that emulates a dtype is named, with what to do."""
+"""A pair: what is refused before weights are read, and a processor that emulates a dtype is named, with what to do."""
+
+import re
+from dataclasses import replace
 
 import pytest
 import torch
 
-from sdbench.config import Model
+from sdbench import embedded
+from sdbench.config import ConfigError, Model
 from sdbench.lm import packed
 from sdbench.prepare import pair, progress
 
@@ -23,13 +27,34 @@ def test_a_processor_without_instructions_for_a_dtype_is_named(monkeypatch, caps
     assert (message in capsys.readouterr().err) == is_slow
 
 
-def test_small_pairs_need_no_warning(monkeypatch, capsys):
-    monkeypatch.setattr(packed, "has_instructions", lambda kind: False)
-    pair.load(pair.find(PAIR, device="cpu", dtype="bfloat16"))
-    assert capsys.readouterr().err == ""
 def test_folders_of_the_home_of_the_user_are_read_by_all_engines(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     assert pair.folder_of("~/models/qwen") == str(tmp_path / "models" / "qwen")
     assert pair.folder_of("Qwen/Qwen3-8B") == "Qwen/Qwen3-8B"
 
 
+def test_small_pairs_need_no_warning(monkeypatch, capsys):
+    monkeypatch.setattr(packed, "has_instructions", lambda kind: False)
+    pair.load(pair.find(PAIR, device="cpu", dtype="bfloat16"))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+@pytest.mark.parametrize("kind", ["embedded", "folder", "gguf"])
+def test_a_revision_of_a_model_on_this_machine_is_refused(role, kind, tmp_path):
+    (tmp_path / "x.gguf").touch()
+    names = {
+        "embedded": PAIR.target,
+        "folder": str(embedded.path("llama-tiny", "target")),
+        "gguf": f"{tmp_path}/x.gguf",
+    }
+    model = replace(PAIR, **{role: names[kind], f"{role}_revision": "v1"})
+    sentence = f"model.{role}_revision=v1 is for models of the hub, and model.{role}={names[kind]} is on this machine: remove it"
+    with pytest.raises(ConfigError, match=re.escape(sentence)):
+        pair.find(model, device="cpu", dtype="float32")
+
+
+def test_a_revision_of_no_draft_is_refused():
+    tree = {"name": "tiny", "target": PAIR.target, "draft": None, "draft_revision": "v1"}
+    with pytest.raises(ConfigError, match=r"^model\.draft_revision=v1 needs a draft: give model\.draft=ID"):
+        Model.check(tree)
