@@ -50,7 +50,8 @@ def measure_near_ties(job: Job, store: Store, models: Models) -> None:
     assert isinstance(models.decoder, Decoder), "the native engine"
     texts = [PartingTexts(prompts[example], target, ids, token) for _, example, _, token, target, ids in new[:MOST]]
     decoder = models.decoder
-    margins, explained = margins_of(decoder.engine.target, texts, rows=decoder.batch_size)
+    width = 1 + max(point.num_draft for point in job.planned)  # the widest rows of a batch decide
+    margins, explained = margins_of(decoder.engine.target, texts, rows=decoder.batch_size, width=width)
     store.append(
         [PartingRecord(*each[:4], margin, explained) for each, margin in zip(new[:MOST], margins, strict=True)]
     )

@@ -5,6 +5,7 @@ import torch
 
 import sdbench
 from sdbench.cli import main
+from sdbench.engines.native import margins
 from sdbench.engines.native.decode import Decoder
 from sdbench.engines.native.margins import PartingTexts, margins_of
 from sdbench.lm.model import LM
@@ -77,6 +78,22 @@ def test_rounding_of_a_batch_is_measured_in_a_batch(monkeypatch):
     assert margins_of(lm, texts, rows=4)[1] == pytest.approx(2 * step)
 
 
+def test_rounding_is_measured_in_blocks_as_wide_as_those_of_the_run(monkeypatch):
+    lm = LM(tiny("llama").to(torch.bfloat16), capture="off")
+    text = greedy(lm, 20)
+    step = torch.finfo(torch.bfloat16).eps
+
+    def scores(ids, *more):
+        logits = torch.zeros(*ids.shape, lm.vocab_size)
+        logits[..., 3] = 1 + step * (ids.shape[1] >= 9)
+        return logits
+
+    monkeypatch.setattr(lm, "forward", scores)
+    texts = [PartingTexts(PROMPT, text, [*text[:9], 7], 10)]
+    assert margins_of(lm, texts, width=8)[1] == 0
+    assert margins_of(lm, texts, width=9)[1] == pytest.approx(2 * step)
+
+
 @pytest.fixture
 def bumped(monkeypatch):
     """Blocks of several tokens prefer another token than single steps, now and then."""
@@ -100,10 +117,25 @@ def bumped(monkeypatch):
 @pytest.mark.slow
 def test_a_run_calls_a_perturbed_logit_a_fault_and_a_report_needs_no_model(bumped, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    words = ["n=2", "max_new_tokens=24", "w=0.5", "timing=off", "dtype=bfloat16", "report=off", "batch_size=4"]
+    words = [
+        "n=2",
+        "max_new_tokens=24",
+        "w=0.5",
+        "timing=off",
+        "dtype=bfloat16",
+        "report=off",
+        "batch_size=4",
+        "num_draft=7",
+    ]
+    widths: list[int] = []
+    honest = margins.explained_margin
+    monkeypatch.setattr(
+        margins, "explained_margin", lambda *parts, **shape: widths.append(shape["width"]) or honest(*parts, **shape)
+    )
     main(words)
+    assert widths == [8]
     printed = capsys.readouterr()
-    assert "sdbench: FAULT: lossless K=5 equals the target alone in " in printed.err
+    assert "sdbench: FAULT: lossless K=7 equals the target alone in " in printed.err
     assert "and rounding in bfloat16 explains" in printed.err
     results = sdbench.read("results/llama-tiny-gsm8k-tiny")
     assert len(results.partings) in (1, 2)

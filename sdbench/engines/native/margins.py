@@ -24,11 +24,12 @@ class PartingTexts:
     token: int  # the first that differs, counted from 1
 
 
-def margins_of(lm: LM, texts: Sequence[PartingTexts], *, rows: int = 1) -> tuple[list[float], float]:
+def margins_of(lm: LM, texts: Sequence[PartingTexts], *, rows: int = 1, width: int = 6) -> tuple[list[float], float]:
     """Return the logit difference of the two tokens for each text, NaN where one text ends, and the difference that rounding
     explains.
 
-    The latter is measured once, on the longest text, for texts that were decoded in batches of `rows`.
+    The latter is measured once, on the longest text, for texts that were decoded in batches of `rows`, `width` tokens in a
+    round at most.
     """
 
     def tensor_of(prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:
@@ -36,7 +37,7 @@ def margins_of(lm: LM, texts: Sequence[PartingTexts], *, rows: int = 1) -> tuple
 
     longest = max(texts, key=lambda text: max(len(text.target), len(text.other)))
     scored = max(longest.target, longest.other, key=len)[:BEHIND]
-    explained = explained_margin(lm, tensor_of(longest.prompt, scored), len(longest.prompt), rows=rows)
+    explained = explained_margin(lm, tensor_of(longest.prompt, scored), len(longest.prompt), rows=rows, width=width)
     margins = []
     for text in texts:
         at = text.token - 1
