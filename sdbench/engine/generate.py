@@ -128,9 +128,10 @@ def _ids(name: str, value: Any, num_ids: int, which: str, wanted: str = "a list 
 
 
 def _keys(keys: Sequence[Key] | None, count: int) -> list[Key]:
-    """Return one key per prompt, with NumPy integers as Python's."""
+    """Return one key per prompt, with the strings and integers of NumPy as Python's."""
     try:
-        names = [key if isinstance(key, str) else index(key) for key in (range(count) if keys is None else keys)]
+        given = range(count) if keys is None else keys
+        names: list[Key] = [str.__str__(key) if isinstance(key, str) else int(index(key)) for key in given]
     except TypeError:
         raise ValueError(f"keys must be a list of whole numbers or texts, got {keys!r}") from None
     if len(names) != count or len(set(names)) != count:

@@ -54,12 +54,17 @@ def test_bad_options(models, options, sentence):
         sdbench.generate(*models, **given)
 
 
-def test_keys_are_the_numbers_they_are_and_samples_at_temperature_0_are_for_rules_that_draw(models):
+def test_keys_are_the_numbers_and_strings_they_are_and_samples_at_temperature_0_are_for_rules_that_draw(models):
     import numpy as np
 
     options = {"max_new_tokens": 8, "stop_ids": ()}
     numbers = sdbench.generate(*models, [[1, 2], [3, 4]], [Exact()], keys=np.arange(2), **options)  # type: ignore[arg-type]
     assert numbers == sdbench.generate(*models, [[1, 2], [3, 4]], [Exact()], **options)
+    texts = {}
+    for kind in (list, np.array):
+        names = kind(["a", "b"])
+        texts[kind] = sdbench.generate(*models, [[1, 2], [3, 4]], [Exact()], keys=names, **options)
+    assert texts[list] == texts[np.array]
     drawn = sdbench.generate(
         *models, [[1, 2]], [Ensemble(w=0.3, greedy="mixture")], samples=8, temperature=0, num_draft=3, **options
     )
