@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from sdbench.probs import at, dense, excess
-from sdbench.types import Evidence
+from sdbench.types import Evidence, Limits
 from sdbench.verify import Block, Exact, FLy, Judge, Tokenwise, Within, knob
 
 
@@ -41,7 +41,7 @@ def why_unknown(rule: Any) -> str | None:
     """Return why a rule's distribution is unknown; None where it is known."""
     if hasattr(rule, "outcomes") or hasattr(rule, "outcomes_from") or is_memoryless(rule):
         return None
-    if isinstance(rule, Tokenwise) and rule.limits.sure:
+    if (getattr(rule, "limits", None) or Limits()).sure:  # also of a rule around another, such as Within
         return f"what {type(rule).__name__} emits depends on what the drafter is sure of"
     if isinstance(rule, Tokenwise):
         return f"{type(rule).__name__} carries a state and has no method outcomes_from(…) that states its distribution"

@@ -26,7 +26,7 @@ from sdbench.audit.source import Forwards, Sampling, Tables, evidence_of
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.cli import main as front_door
 from sdbench.types import DraftBlock, Evidence, Verdict
-from sdbench.verify import ASD, Block, Cactus, Coin, Ensemble, Exact, FLy, Lenience, Typical, Within
+from sdbench.verify import ASD, Block, Cactus, Coin, Ensemble, Exact, FLy, Lenience, Sure, Typical, Within
 from tests.audit.faults import Spending
 
 
@@ -160,6 +160,12 @@ def test_a_state_that_nobody_wrote_down_is_no_law(tables):
         TextLaws(tables, Sampling(), silent, None, 2, 5).texts(0)
     with pytest.raises(ValueError, match="must carry no state"):
         Coin(silent)
+
+
+def test_what_a_drafter_is_sure_of_makes_every_law_unknown():
+    for rule in (Sure(Exact()), Within(Sure(Exact()), 1, 2), Coin(Sure(Exact()))):
+        assert str(why_unknown(rule)).endswith("depends on what the drafter is sure of")
+    assert why_unknown(Within(Exact(), 1, 2)) is None
 
 
 def test_forwards_and_tables_agree(tables):
