@@ -28,7 +28,7 @@ class AuditedRule:
 
     def is_random(self, sampling: Sampling) -> bool:
         """Return whether its texts depend on the noise."""
-        return not sampling.is_greedy or bool(getattr(self.rule, "draws_if_greedy", True))
+        return not sampling.is_greedy or bool(getattr(self.rule, "draws_if_greedy", False))
 
 
 @dataclass

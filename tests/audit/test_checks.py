@@ -1,0 +1,42 @@
+"""The checks without samples: near-ties of half precision, captured steps, rules without a base class."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from torch import Tensor
+
+from sdbench.audit import pairs
+from sdbench.audit.checks import check_greedy, check_invariance
+from sdbench.audit.command import AuditOptions
+from sdbench.audit.native import audit
+from sdbench.audit.report import ExactCheck
+from sdbench.audit.source import Sampling
+from sdbench.audit.subject import AuditedRule, Subject
+from sdbench.lm.capture import CapturedSteps
+from sdbench.types import Evidence, Measures, Verdict
+from sdbench.verify import Block, Exact
+
+
+class Bare:
+    """The block rule with the members of the protocol only: without a base class."""
+
+    def is_lossless(self) -> Tensor:
+        return torch.tensor([True])
+
+    def init_state(self, prompts: Sequence[Tensor], device: Any) -> None:
+        return None
+
+    def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
+        return Block()(evidence, u, state)
+
+    def measure(self, evidence: Evidence) -> Measures:
+        return Block().measure(evidence)
+
+
+def test_a_rule_without_a_base_class_has_one_text_at_temperature_0():
+    subject = Subject([AuditedRule("bare", Bare())], *pairs.random_pair(), pairs.PROMPTS, Sampling(0.0))
+    rows = audit(subject, AuditOptions(claims=("greedy", "counters", "q"))).rows
+    assert {row.claim: row.verdict for row in rows} == dict.fromkeys(("greedy", "counters", "recorded q"), "sound")
