@@ -107,6 +107,7 @@ def check_invariance(subject: Subject, which: Sequence[int], samples: int = 4) -
     samples = samples if not subject.sampling.is_greedy else 1
     mixed, traced = replace(subject, settings=[*subject.settings, AuditedRule("exact", Exact())]), replace(subject)
     traced.engine = subject.make_engine(capture="trace")
+    traced.helper = traced.build_drafter()  # a drafter runs the draft model of the engine for which it was built
     traced.engine.capture_at_once()
     reversed_order = {"prompts": list(subject.prompts)[::-1], "keys": list(range(count))[::-1]}
     alone = subject.decode(which, samples, look=900, batch_size=1)

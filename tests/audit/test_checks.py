@@ -20,6 +20,21 @@ from sdbench.types import Evidence, Measures, Verdict
 from sdbench.verify import Block, Exact
 
 
+def test_steps_of_the_draft_are_captured_too(monkeypatch):
+    captured: set[Any] = set()
+    honest = CapturedSteps._capture_step
+
+    def record(self: CapturedSteps, step: Any, kind: Any, length: int, inputs: Any) -> Any:
+        captured.add(kind[0][0])
+        return honest(self, step, kind, length, inputs)
+
+    monkeypatch.setattr(CapturedSteps, "_capture_step", record)
+    subject = Subject([AuditedRule("exact", Exact())], *pairs.random_pair(), pairs.PROMPTS, Sampling(0.0))
+    (check,) = check_invariance(subject, [0])
+    assert not check.deviations
+    assert "draft" in captured
+
+
 class Bare:
     """The block rule with the members of the protocol only: without a base class."""
 
