@@ -119,6 +119,9 @@ class AuditCommand:
 
 def parse_audit(argv: Sequence[str], compose: Compose) -> AuditCommand:
     values = {key_of(word): word.partition("=")[2] for word in argv if _is_option(word)}
+    if "replay" in values and len(argv) > 1:
+        other = next((word for word in argv if key_of(word) != "replay"), argv[-1])
+        raise ConfigError(f"replay= repeats the command in its file and takes no other option, got {show(other)}")
     configuration = tuple(word for word in argv if not _is_option(word))
     backend = values.get("backend", "sdbench")
     if backend not in BACKENDS:

@@ -122,6 +122,8 @@ def test_help_brings_no_torch():
         ),
         (["generations=none.jsonl", "model=llama-tiny"], "generations=none.jsonl cannot be read"),
         (["replay=none.json"], "replay=none.json is not a replay file of the audit"),
+        (["replay=none.json", "tvv=1"], "replay= repeats the command in its file and takes no other option, got tvv=1"),
+        (["replay=a.json", "replay=b.json"], "takes no other option, got replay=b.json"),
     ],
 )
 def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
