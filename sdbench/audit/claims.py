@@ -61,7 +61,7 @@ class TableTest(ABC):
 
     @abstractmethod
     def name_of(self, view: int, prompt: int, cell: int) -> str:
-        """Return the name of a cell of the first two views."""
+        """Return the name of a cell."""
 
     def log_e(self) -> float:
         return log_mean([sum(float(counts.log_e()) for counts in part) for part in self.parts])
@@ -88,18 +88,18 @@ class TableTest(ABC):
         return [least_tv(part, sizes, log_wanted) for part in self.parts[: len(self.views)]]
 
     def worst(self) -> ContingencyCell:
-        """Return the cell with the largest |z| = |seen − expected|/√expected, the first of equals."""
+        """Return the cell that deviates most, the first of equals; the rare cells of a table count as one."""
         tables = [
-            (counts, view, prompt)
-            for prompt, views in enumerate(zip(*self.parts[:2], strict=True))
+            (counts.worst(), counts, view, prompt)
+            for prompt, views in enumerate(zip(*self.parts, strict=True))
             for view, counts in enumerate(views)
         ]
-        expected = [counts.law * counts.size for counts, *_ in tables]
-        deviations = [abs(t[0].raw - e) / np.sqrt(np.maximum(e, 1e-12)) for t, e in zip(tables, expected, strict=True)]
-        index = int(np.argmax([z.max() for z in deviations]))
-        (counts, view, prompt), cell = tables[index], int(deviations[index].argmax())
-        name = self.name_of(view, prompt, cell)
-        return ContingencyCell(name, float(counts.raw[cell]), float(expected[index][cell]))
+        worst, counts, view, prompt = max(tables, key=lambda table: table[0].z)
+        cell = int(worst.cells[counts.raw[worst.cells].argmax()])
+        name, num_rare = self.name_of(view, prompt, cell), len(worst.cells)
+        if num_rare > 1:
+            name = f"any of {num_rare} rare cells, such as: {name}"
+        return ContingencyCell(name, worst.seen, worst.expected)
 
 
 @dataclass
@@ -140,11 +140,21 @@ class LawTest(TableTest):
                 counts.add(cell[texts.prompts == prompt].numpy())
 
     def name_of(self, view: int, prompt: int, cell: int) -> str:
+        if view == 2:
+            return self._name_of_round(prompt, cell)
         width = (self.short, self.budget)[view]
         tokens = digits_of(torch.tensor([cell]), self.vocab, width)[0].tolist()
         stop = next((i for i, token in enumerate(tokens) if token in self.stops), width - 1)
         verb = "begins with" if width < self.budget else "is"
         return f"the text after prompt {prompt} {verb} {' '.join(map(str, tokens[: stop + 1]))}"
+
+    def _name_of_round(self, prompt: int, cell: int) -> str:
+        width = min(self.laws.num_draft, self.budget - 1) + 1
+        kept, number = divmod(cell, self.vocab**width)
+        tokens = digits_of(torch.tensor([number]), self.vocab, width)[0, : kept + 1].tolist()
+        stop = next((i for i, token in enumerate(tokens) if token in self.stops), kept)
+        emitted = " ".join(map(str, tokens[: stop + 1]))
+        return f"the first round after prompt {prompt} keeps {kept} drafts and emits {emitted}"
 
 
 def first_round_law(laws: TextLaws, prompt: int, stops: Sequence[int]) -> np.ndarray:

@@ -27,6 +27,16 @@ def pool_rare(law: Floats, horizon: float) -> tuple[NDArray[np.int64], Floats]:
     return pool, np.bincount(pool, law, num_single + 2).astype(float)
 
 
+@dataclass(frozen=True, slots=True)
+class Deviation:
+    """Cells whose counts together deviate from their law: z = |seen − expected|/√max(expected, 1), infinite if impossible."""
+
+    z: float
+    cells: NDArray[np.int64]
+    seen: float
+    expected: float
+
+
 @dataclass
 class CountEvidence:
     """Counts of cells against their probabilities [C]: the mean likelihood ratio of Dirichlet alternatives around them."""
@@ -58,6 +68,18 @@ class CountEvidence:
             log_ratios.append(inside + gammaln(k) - gammaln(k + total))
         mean = logsumexp(np.stack(log_ratios), axis=0) - np.log(len(SHARES))
         return np.where(seen[..., ~is_possible].sum(-1) > 0, np.inf, mean)
+
+    def worst(self) -> Deviation:
+        """Return the cell that deviates most; the rare ones are one cell, or a chance hit of one of them would deviate most."""
+        pool, law = pool_rare(self.law, self.size)
+        seen, expected = np.bincount(pool, self.raw, len(law)), law * self.size
+        z = np.abs(seen - expected) / np.sqrt(np.maximum(expected, 1))
+        z[-1] = np.inf if seen[-1] else 0.0
+        index = int(z.argmax())
+        cells = np.flatnonzero(pool == index)
+        if index == len(law) - 1:
+            cells = cells[[self.raw[cells].argmax()]]
+        return Deviation(float(z[index]), cells, float(self.raw[cells].sum()), float(expected[index]))
 
     def shift_evenly(self, tv: float) -> Floats:
         """Return the distribution at this TV whose difference is spread most evenly, which is hardest to detect.

@@ -116,8 +116,10 @@ class PrefixTest(TableTest):
     def name_of(self, view: int, prompt: int, cell: int) -> str:
         if view == 0:
             return f"token {cell} first after prompt {prompt}"
-        vocab, first = self.claimed.source.vocab, [*self.likely[prompt].tolist(), "any other"]
-        return f"{first[cell // vocab]}, then {cell % vocab} after prompt {prompt}"
+        vocab, likely = self.claimed.source.vocab, self.likely[prompt].tolist()
+        if cell == len(likely) * vocab:
+            return f"a first token other than the {len(likely)} likeliest after prompt {prompt}"
+        return f"{likely[cell // vocab]}, then {cell % vocab} after prompt {prompt}"
 
 
 @dataclass

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from sdbench.audit import pairs, transformers_backend
 from sdbench.audit.checks import check_greedy
+from sdbench.audit.claims import LawTest
 from sdbench.audit.command import AuditOptions
 from sdbench.audit.evidence import AcceptanceEvidence, CountEvidence, least_tv
 from sdbench.audit.laws import DraftedBlocks, TextLaws
@@ -166,6 +167,26 @@ def test_what_a_drafter_is_sure_of_makes_every_law_unknown():
     for rule in (Sure(Exact()), Within(Sure(Exact()), 1, 2), Coin(Sure(Exact()))):
         assert str(why_unknown(rule)).endswith("depends on what the drafter is sure of")
     assert why_unknown(Within(Exact(), 1, 2)) is None
+
+
+def test_the_cell_that_deviates_most_is_no_chance_hit_of_a_rare_one():
+    """A cell of probability 1e-4 that one of 100 texts hits has z = 10; 75 of 50 have z = 3.5."""
+    counts = CountEvidence(np.array([0.5, 0.4998, 1e-4, 1e-4, 0.0]), 100)
+    counts.add(np.array([0] * 75 + [1] * 24 + [2]))
+    worst = counts.worst()
+    assert (worst.cells.tolist(), worst.seen, worst.expected) == ([1], 24, pytest.approx(49.98))
+    counts.add(np.array([3] * 20))
+    worst = counts.worst()
+    assert (worst.cells.tolist(), worst.seen, worst.expected) == ([2, 3], 21, pytest.approx(0.024))
+    counts.add(np.array([4]))
+    assert (counts.worst().cells.tolist(), counts.worst().seen) == ([4], 1)
+
+
+def test_a_first_round_that_deviates_is_named(tables):
+    """Its cells are numbered by how many drafts are kept, then by three tokens."""
+    test = LawTest("law", TextLaws(tables, Sampling(), Exact(), None, 2, 3), (3,), 100, with_rounds=True)
+    assert test.name_of(2, 1, 2 * 4**3 + 6) == "the first round after prompt 1 keeps 2 drafts and emits 0 1 2"
+    assert test.name_of(2, 0, 4**3 + 13 * 4) == "the first round after prompt 0 keeps 1 drafts and emits 3"
 
 
 def test_forwards_and_tables_agree(tables):

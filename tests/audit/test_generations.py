@@ -92,6 +92,13 @@ class CertainFirst:
         return laws
 
 
+def test_what_follows_another_first_token_is_named_as_such():
+    claimed: Any = CertainFirst()
+    test = PrefixTest(claimed, [500], with_second=True)
+    assert test.name_of(1, 0, 7) == "0, then 7 after prompt 0"
+    assert test.name_of(1, 0, 20) == "a first token other than the 1 likeliest after prompt 0"
+
+
 def test_the_power_of_prefixes_is_that_of_their_hardest_table():
     """A fault of the second token is not found as soon as one of a certain first token."""
     claimed: Any = CertainFirst()
