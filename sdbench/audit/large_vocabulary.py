@@ -10,7 +10,7 @@ from torch import Tensor
 from sdbench.audit.claims import PAIRS, AcceptanceTest, PitTest, TableTest
 from sdbench.audit.evidence import CountEvidence
 from sdbench.audit.outcomes import outcomes, p_of
-from sdbench.audit.source import Sampling, Source, evidence_of
+from sdbench.audit.source import Sampling, Source, draft_block, evidence_of
 from sdbench.audit.texts import ELEMENTS, ORIGINS, RoundBatch, TextBatch
 from sdbench.types import DraftBlock, Evidence
 from sdbench.verify import Tokenwise
@@ -173,7 +173,8 @@ class JudgedTest(PitTest):
 
     def _add(self, texts: TextBatch, rounds: RoundBatch, prompt: int, begin: int) -> None:
         before, ids = rounds.before[:, :begin], self.source.prompts[prompt]
-        evidence = evidence_of(self.source, self.sampling, prompt, before, rounds.drafts, rounds.drafted)
+        block = draft_block(self.source, self.sampling, prompt, before, rounds.drafts, rounds.drafted)
+        evidence = evidence_of(self.source, self.sampling, prompt, before, block)
         state = None
         if hasattr(self.rule, "outcomes_from"):
             state = self.rule.init_state([torch.tensor(list(ids))], "cpu").expand(len(before), -1)

@@ -36,6 +36,12 @@ class DraftedBlocks:
     chance: Tensor  # [R]
     q: Tensor  # [R,K,V]
     lengths: Tensor  # [R]
+    logits: Tensor | None  # [R,K,V] un-tempered, those behind q; None where the rule does not read them
+    hidden: Tensor | None  # [R,K,d] likewise
+
+    @property
+    def draft(self) -> DraftBlock:
+        return DraftBlock(self.x, self.q, self.lengths, self.logits, self.hidden)
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,7 +131,7 @@ class TextLaws:
             values = list(self.states(prompt, depth))[state]
             before = torch.tensor(values, dtype=torch.float64).expand(len(blocks.context), -1)
         texts = digits_of(blocks.context, vocab, depth)
-        evidence = evidence_of(self.tables, self.sampling, prompt, texts, blocks.x, blocks.lengths, blocks.q)
+        evidence = evidence_of(self.tables, self.sampling, prompt, texts, blocks.draft)
         claimed = outcomes(self.rule, evidence, self.tables.prompts[prompt], texts, before)
         ends, carried = [], []
         for kept in range(blocks.x.shape[1] + 1):
@@ -156,10 +162,11 @@ class TextLaws:
             return self._blocks_of_draft_model(prompt, depth, width)
         if reads_history(self.drafter):
             raise UnknownLawError("what it drafts depends on earlier rounds, which a text does not show")
-        cache, key = self.tables.cache, (id(self.drafter), prompt, depth, width)
+        needs = needs_at(self.rule, self.sampling)
+        cache, key = self.tables.cache, (id(self.drafter), prompt, depth, width, needs)
         if key not in cache:
             try:
-                cache[key] = query_drafter(self.drafter, self.tables, prompt, depth, width)
+                cache[key] = query_drafter(self.drafter, self.tables, prompt, depth, width, needs)
             except UnknownLawError:
                 if not claims_draft_law(self.drafter):
                     raise
@@ -171,15 +178,20 @@ class TextLaws:
         vocab = self.tables.vocab
         every = torch.arange(vocab ** (depth + width))
         texts = digits_of(every, vocab, depth + width)
-        chance, laws = torch.ones(len(every), dtype=torch.float64), []
+        chance, laws, logits, states = torch.ones(len(every), dtype=torch.float64), [], [], []
         for slot in range(width):
-            prefix = every // vocab ** (width - slot)
-            laws.append(self.sampling.law(self.tables.at("draft", prompt, depth + slot).logits)[prefix])
+            prefix, table = every // vocab ** (width - slot), self.tables.at("draft", prompt, depth + slot)
+            laws.append(self.sampling.law(table.logits)[prefix])
+            logits.append(table.logits[prefix])
+            states.append(table.states[prefix])
             chance *= laws[-1].gather(1, texts[:, depth + slot, None])[:, 0]
         rows = (chance > 0).nonzero()[:, 0]
-        q = torch.stack(laws, 1)[rows] if laws else chance.new_zeros(len(rows), 0, vocab)
+        drafts = every[rows] // vocab**width, texts[rows, depth:], chance[rows]
         lengths = torch.full((len(rows),), width)
-        return DraftedBlocks(every[rows] // vocab**width, texts[rows, depth:], chance[rows], q, lengths)
+        if not width:
+            return DraftedBlocks(*drafts, chance.new_zeros(len(rows), 0, vocab), lengths, None, None)
+        q, raw, hidden = (torch.stack(parts, 1)[rows] for parts in (laws, logits, states))
+        return DraftedBlocks(*drafts, q, lengths, raw, hidden)
 
 
 def claims_draft_law(drafter: Any) -> bool:
@@ -198,7 +210,15 @@ def reads_history(drafter: Any) -> bool:
     return bool(getattr(drafter, "reads_history", False))
 
 
-def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: int) -> DraftedBlocks:
+def needs_at(rule: Any, sampling: Sampling) -> frozenset[str]:
+    """Return what the engine asks of a drafter for this rule."""
+    needs = needs_of(rule)
+    return (needs | {"raw"} if sampling.is_greedy and "raw_if_greedy" in needs else needs) - {"raw_if_greedy"}
+
+
+def query_drafter(
+    drafter: Any, tables: Tables, prompt: int, depth: int, width: int, needs: frozenset[str] = frozenset()
+) -> DraftedBlocks:
     """Return the blocks of a drafter that chooses its tokens, or draws token i by the inverse CDF of its law at uᵢ.
 
     Every text is a new prompt to it, so its memory of a text must be a function of that text.
@@ -208,9 +228,9 @@ def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: 
     chance = torch.ones(len(context), dtype=torch.float64)
     u = torch.full((len(context), width), 0.5, dtype=torch.float64)
     lm = LM(tables.models["target"], capture="off")
-    block = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u)
+    block = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u, needs)
     if not block.q.is_floating_point():
-        other = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u / 8)
+        other = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u / 8, needs)
         refuse_hidden_randomness(drafter, block, other)
     slot = 0
     while slot < block.tokens.shape[1] and block.q.is_floating_point():  # blocks of other rows may be longer
@@ -221,12 +241,14 @@ def query_drafter(drafter: Any, tables: Tables, prompt: int, depth: int, width: 
         row, token = (law > 0).nonzero().unbind(1)
         chance, context, u = chance[row] * law[row, token], context[row], u[row]
         u[:, slot] = law.cumsum(-1)[row, token] - law[row, token] / 2
-        block = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u)
+        block = draft_afresh(drafter, lm, begin, digits_of(context, vocab, depth), u, needs)
         if bool(((slot < block.lengths) & (block.tokens[:, slot] != token)).any()):
             raise UnknownLawError(f"{type(drafter).__name__} does not draw by the inverse CDF of its q")
         slot += 1
-    q = dense(block.q, vocab, torch.float64).double()
-    return DraftedBlocks(context, block.tokens.clamp(0, vocab - 1), chance, q, block.lengths)
+    q, logits = dense(block.q, vocab, torch.float64).double(), block.logits
+    if logits is None and not block.q.is_floating_point():
+        logits = q.log()  # what a rule that reads logits takes for ids
+    return DraftedBlocks(context, block.tokens.clamp(0, vocab - 1), chance, q, block.lengths, logits, block.hidden)
 
 
 def refuse_hidden_randomness(drafter: Any, block: DraftBlock, other: DraftBlock) -> None:

@@ -6,7 +6,7 @@ For a small vocabulary every continuation is run once and looked up (`Tables`); 
 import copy
 import itertools
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Protocol, Self
 
 import torch
@@ -163,29 +163,23 @@ class Forwards:
         return ModelOutputs(out.logits[..., : self.vocab].cpu(), out.states.cpu())
 
 
-def evidence_of(
-    source: Source,
-    sampling: Sampling,
-    prompt: int,
-    texts: Tensor,
-    drafts: Tensor,
-    lengths: Tensor,
-    q: Tensor | None = None,
-) -> Evidence:
-    """Return the evidence for a rule on drafts [R,K] after texts [R,d] of one prompt; q: None for the draft model's law."""
-    begin, width = texts.shape[1], drafts.shape[1]
-    whole = torch.cat((texts, drafts, torch.zeros_like(lengths)[:, None]), 1)
-    numbers, raw_q, hidden = [prompt] * len(whole), None, None
-    target = source.outputs("target", numbers, whole)
+def draft_block(
+    source: Source, sampling: Sampling, prompt: int, texts: Tensor, drafts: Tensor, lengths: Tensor
+) -> DraftBlock:
+    """Return drafts [R,K] after texts [R,d] of one prompt as a block of the draft model."""
+    begin, whole = texts.shape[1], torch.cat((texts, drafts, torch.zeros_like(lengths)[:, None]), 1)
+    out = source.outputs("draft", [prompt] * len(whole), whole)
+    logits = out.logits[:, begin:-1]
+    return DraftBlock(drafts, sampling.law(logits), lengths, logits, out.states[:, begin:-1])
+
+
+def evidence_of(source: Source, sampling: Sampling, prompt: int, texts: Tensor, draft: DraftBlock) -> Evidence:
+    """Return the evidence for a rule on the block of each of texts [R,d] of one prompt; its q are distributions [R,K,V]."""
+    begin = texts.shape[1]
+    whole = torch.cat((texts, draft.tokens, torch.zeros_like(draft.lengths)[:, None]), 1)
+    target = source.outputs("target", [prompt] * len(whole), whole)
     raw_p = target.logits[:, begin:]
-    if "draft" in source.models and width:
-        draft = source.outputs("draft", numbers, whole)
-        raw_q, hidden = draft.logits[:, begin:-1], draft.states[:, begin:-1]
     p = sampling.law(raw_p)
-    if q is None:
-        assert raw_q is not None, "a draft model, where the drafter claims nothing"
-        q = sampling.law(raw_q)
     if sampling.is_greedy:
-        p, q = p.argmax(-1), q.argmax(-1)
-    block = DraftBlock(drafts, q, lengths, raw_q, hidden)
-    return Evidence(p, block, sampling.is_greedy, raw_p, target.states[:, begin:])
+        p, draft = p.argmax(-1), replace(draft, q=draft.q.argmax(-1))
+    return Evidence(p, draft, sampling.is_greedy, raw_p, target.states[:, begin:])

@@ -17,7 +17,7 @@ from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import TextBatch
 from sdbench.cli import compose_run
 from sdbench.types import Verdict
-from sdbench.verify import Block, Exact, FLy, Joint, Synthetic, Typical
+from sdbench.verify import Block, CascadeChow, Diversed, Exact, FLy, FuzzyTV, Head, Joint, Synthetic, Typical
 from sdbench.verify.tokenwise import draw_bonus
 
 WIDE = 40  # ids: 40^4 texts are too many to enumerate
@@ -100,6 +100,14 @@ def test_drafts_that_a_stop_hides_are_no_evidence_against_q():
     """The engine does not record drafts after a stop; for a joint rule those that are recorded are a biased sample."""
     report = report_of(pairs.random_pair(), Peeks(), ("q",), num_draft=2, budget=3, stops=(1,), samples=2000)
     assert verdicts(report)["q"] == "sound"
+
+
+@pytest.mark.parametrize("rule", [CascadeChow(0.1), FuzzyTV(0.5)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("drafter", ["lookup", "suffix"])
+def test_a_rule_of_raw_logits_reads_those_of_its_drafter(rule, drafter):
+    """Not those of the pair's draft model, from which nothing was drafted."""
+    report = report_of(pairs.random_pair(), rule, ("law", "acceptance"), drafter=drafter, samples=1000)
+    assert set(verdicts(report).values()) == {"sound"}
 
 
 @dataclass

@@ -127,7 +127,7 @@ def test_outcomes_are_what_the_rule_does(tables, rule):
     for row in (0, 40, 101, 170):
         own = DraftedBlocks(*(getattr(blocks, name)[row : row + 1] for name in DraftedBlocks.__dataclass_fields__))
         text = own.context[:, None]
-        evidence = evidence_of(tables, Sampling(), 0, text, own.x, own.lengths, own.q)
+        evidence = evidence_of(tables, Sampling(), 0, text, own.draft)
         claimed = outcomes(rule, evidence, pairs.PROMPTS[0], text)
         many = evidence.rows(torch.zeros(count, dtype=torch.int64))
         state = rule.init_state([torch.tensor([*pairs.PROMPTS[0], int(text)])], "cpu")
