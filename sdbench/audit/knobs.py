@@ -17,17 +17,36 @@ from sdbench.verify import Exact, Tokenwise
 NUM_PAIRS, VOCAB, SLACK = 300, 6, 1e-9
 
 
-def emitted_by(rule: Any, widths: tuple[int, int] = (1, 1)) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Return expected acceptance [NUM_PAIRS] and the emitted law [NUM_PAIRS,VOCAB], with p and q, flat to peaked; random states."""
+def settle_on_random(
+    rule: Any, widths: tuple[int, int], shape: tuple[int, int, int] = (NUM_PAIRS, 1, VOCAB)
+) -> tuple[Any, Tensor, Tensor]:
+    """Return the rule settled on random blocks, with their p and q of this shape [N,K,V], flat to peaked.
+
+    The slots of a block have the same distributions and the same states; only their drafts differ.
+    """
+    count, num_slots, vocab = shape
     generator = torch.Generator().manual_seed(3)
-    spread = torch.linspace(0.2, 4, NUM_PAIRS).double()[:, None, None]
-    raw = torch.randn(2, NUM_PAIRS, 1, VOCAB, generator=generator, dtype=torch.float64) * spread
+    spread = torch.linspace(0.2, 4, count).double()[:, None, None]
+    raw = torch.randn(2, count, 1, vocab, generator=generator, dtype=torch.float64) * spread
+    raw = raw.repeat(1, 1, num_slots, 1)
     p, q = raw.softmax(-1)
     generator.manual_seed(4)
-    target, draft = (torch.randn(NUM_PAIRS, 1, width, generator=generator) for width in widths)
-    tokens = torch.zeros(NUM_PAIRS, 1, dtype=torch.int64)
-    settled = rule.settle(slot_evidence(p, q, (raw[0], raw[1]), tokens, (target, draft)))
+    target, draft = (torch.randn(count, 1, width, generator=generator).repeat(1, num_slots, 1) for width in widths)
+    tokens = torch.arange(num_slots).expand(count, -1)
+    return rule.settle(slot_evidence(p, q, (raw[0], raw[1]), tokens, (target, draft))), p, q
+
+
+def emitted_by(rule: Any, widths: tuple[int, int] = (1, 1)) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Return expected acceptance [NUM_PAIRS] and the emitted law [NUM_PAIRS,VOCAB], with p and q."""
+    settled, p, q = settle_on_random(rule, widths)
     return (q * settled.accept(p, q)).sum(-1)[:, 0], settled.out(p, q)[:, 0], p[:, 0], q[:, 0]
+
+
+def depends_on_slot(rule: Any, widths: tuple[int, int], vocab: int) -> bool:
+    """Return whether a token-wise rule treats equal positions differently by their slots, or by the drafts of other slots."""
+    settled, p, q = settle_on_random(rule, widths, (8, 3, vocab))
+    laws = settled.accept(p, q), settled.replace(p, q)
+    return not all(torch.allclose(law, law[:, :1].expand_as(law), atol=1e-5, equal_nan=True) for law in laws)
 
 
 def check_knobs(sweep: RuleSweep, markers: Callable[[str], Sequence[int]], widths: tuple[int, int]) -> ExactCheck:

@@ -14,6 +14,7 @@ import numpy as np
 from sdbench.audit.claims import AcceptanceTest, ClaimTest, ClaimVerdict, DraftTest, LawTest, RoundAcceptanceTest
 from sdbench.audit.command import CLAIMS, AuditOptions
 from sdbench.audit.evidence import ALPHA, first_of
+from sdbench.audit.knobs import depends_on_slot
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, JudgedTest, PrefixTest
 from sdbench.audit.laws import TextLaws, claims_draft_law
 from sdbench.audit.outcomes import UnknownLawError, is_memoryless, why_unknown
@@ -252,25 +253,30 @@ def token_tests(
     memoryless = setting.rule if is_memoryless(setting.rule) else None
     rule = None if setting.is_lossless else memoryless
     claimed = ClaimedLaw(source, sampling, rule, has_model, is_exact)
-    by_origin = ClaimedLaw(source, sampling, memoryless, has_model, is_exact)
-    num_tokens = horizon * len(subject.prompts) * subject.budget
     is_stated = not sampling.is_greedy and (setting.is_lossless or claimed.is_tokenwise)
+    is_by_slot = (
+        is_stated and has_model and memoryless is not None and depends_on_slot(memoryless, subject.widths, source.vocab)
+    )
+    by_origin = ClaimedLaw(source, sampling, None if is_by_slot else memoryless, has_model, is_exact)
+    num_tokens = horizon * len(subject.prompts) * subject.budget
     is_by_origin = is_stated and by_origin.is_tokenwise
+    is_emitted = is_by_origin or (setting.is_lossless and not sampling.is_greedy)  # the law of each token is known
     is_judged = has_model and is_known and not is_by_origin  # its rounds are tested given their blocks
     wants_tokens = bool({"pit", "acceptance"} & set(options.claims))
     acceptance = AcceptanceTest() if "acceptance" in options.claims else None
     tests: list[ClaimTest] = []
     if is_stated and "prefixes" in options.claims:
-        # A second token is drafted whatever became of the first, if a block holds two and another round may follow.
-        is_whole = subject.num_draft > 1 and not getattr(subject.helper, "varies_length", False)
+        # A second token is drafted whatever became of the first, if a block holds two and another round may follow; but in
+        # which slot, the text does not show.
+        is_whole = subject.num_draft > 1 and not getattr(subject.helper, "varies_length", False) and not is_by_slot
         with_second = (rule is None or (is_whole and subject.budget > 2)) and subject.budget > 1
         tests.append(PrefixTest(claimed, [horizon] * len(subject.prompts), with_second))
-    if is_stated and wants_tokens:
+    if is_emitted and wants_tokens:
         fed = acceptance if is_by_origin else None
         tests.append(EmittedTest("pit", num_tokens, claimed=by_origin, acceptance=fed))
     if is_judged and wants_tokens:
         given = {"source": source, "sampling": sampling, "rule": setting.rule, "is_exact": is_exact}
-        claim = "pit given blocks" if is_stated else "pit"
+        claim = "pit given blocks" if is_emitted else "pit"
         tests.append(JudgedTest(claim, num_tokens, acceptance=acceptance, **given))
     tests += [acceptance] if acceptance is not None and (is_by_origin or is_judged) else []
     if has_model and not sampling.is_greedy and "q" in options.claims:

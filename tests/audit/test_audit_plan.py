@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from sdbench.audit import native, pairs
-from sdbench.audit.claims import Effect
+from sdbench.audit.claims import PAIRS, Effect
 from sdbench.audit.command import CLAIMS, AuditOptions, parse_audit
 from sdbench.audit.native import audit
 from sdbench.audit.plan import RuleTests, sample, threshold
@@ -108,6 +108,29 @@ def test_a_rule_of_raw_logits_reads_those_of_its_drafter(rule, drafter):
     """Not those of the pair's draft model, from which nothing was drafted."""
     report = report_of(pairs.random_pair(), rule, ("law", "acceptance"), drafter=drafter, samples=1000)
     assert set(verdicts(report).values()) == {"sound"}
+
+
+def slot_head(*weights: float) -> Head:
+    """Return a head whose weight of the target grows with the slot: .05, .5, .95 for 3 and -3."""
+    weight, bias = (torch.tensor(values) for values in ([[weights[0]]], [weights[1]]))
+    return Head("ensemble", ("slot",), {"weight": weight, "bias": bias})
+
+
+@dataclass(frozen=True, slots=True)
+class OneSlotLate(Diversed):
+    """Claims what its head says, but judges each draft as if it were in the slot before."""
+
+    def __call__(self, evidence, u, state=None):
+        return Diversed(slot_head(3.0, -6.0))(evidence, u, state)
+
+
+@pytest.mark.parametrize(("rule", "verdict"), [(Diversed, "sound"), (OneSlotLate, "violated")])
+def test_a_rule_that_reads_the_slot_is_held_to_the_slots_of_its_blocks(wide_pair, rule, verdict):
+    claims = ("prefixes", "pit", "acceptance")
+    report = report_of(wide_pair, rule(slot_head(3.0, -3.0)), claims, samples=1000, num_draft=3, budget=6)
+    assert report.verdict == verdict
+    assert set(verdicts(report)) == set(claims)
+    assert [row.effect.untested for row in report.rows if row.claim == "prefixes"] == [PAIRS]
 
 
 @dataclass
