@@ -20,7 +20,7 @@ from sdbench.audit.report import ExactCheck
 from sdbench.audit.source import ModelOutputs, Sampling, Side, Source, Tables, run_model
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import RoundBatch, require_rounds
-from sdbench.types import DraftBlock, Evidence, Generation, Limits, needs_of
+from sdbench.types import DraftBlock, Evidence, Generation, needs_of
 from sdbench.verify import Exact
 
 MAX_DEVIATIONS = 20  # that are reported
@@ -150,9 +150,7 @@ def check_greedy(subject: Subject, which: Sequence[int]) -> list[ExactCheck]:
     """
     zero, compared = Sampling(0.0), []
     prompts = greedy_prompts(subject)
-    fixed = [number for number in which if not subject.settings[number].is_random(zero)]
-    limits = {number: getattr(subject.settings[number].rule, "limits", None) or Limits() for number in fixed}
-    which = [number for number in fixed if limits[number].temperature != "above_zero"]
+    which = [number for number in which if subject.settings[number].has_greedy_text]
     if not which:
         return []
     decoded = subject.decode(which, 1, look=901, sampling=zero, prompts=prompts)

@@ -97,6 +97,11 @@ class AuditOptions:
     claims: Sequence[str] = CLAIMS
     num_subjects: int = 1  # audits of one run, which share its family-wise error
 
+    @property
+    def names_claims(self) -> bool:
+        """Return whether only some claims are requested, each by its name."""
+        return set(self.claims) != set(CLAIMS)
+
 
 @dataclass(frozen=True)
 class AuditCommand:
@@ -148,6 +153,13 @@ def refuse_ignored(given: AuditCommand) -> None:
     for key in [*given.values, *given.keys]:
         if why := refused.get(key) or refused.get(key.partition(".")[0]):
             raise ConfigError(f"{key}= is not an option of this audit; {why}")
+
+
+def refuse_claims(given: AuditCommand, tested: Sequence[str], by: str) -> None:
+    """Raise ConfigError for a claim that claims= names and that this audit never tests."""
+    for claim in given.options.claims if "claims" in given.values else ():
+        if claim not in tested:
+            raise ConfigError(f"claims cannot hold {claim}: {by} tests {', '.join(tested)}")
 
 
 def _is_option(word: str) -> bool:

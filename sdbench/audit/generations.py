@@ -16,7 +16,7 @@ from typing import Any
 
 from sdbench.audit.build import run_of
 from sdbench.audit.claims import ClaimTest
-from sdbench.audit.command import AuditCommand
+from sdbench.audit.command import AuditCommand, refuse_claims
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
 from sdbench.audit.plan import RuleTests
 from sdbench.audit.report import AuditReport
@@ -34,6 +34,7 @@ def audit_file(given: AuditCommand) -> AuditReport:
     from sdbench.prepare.pair_info import PairInfo
 
     options, file = given.options, given.values["generations"]
+    refuse_claims(given, ("prefixes", "pit"), "an audit of generations=")
     lines = read_lines(file)
     if not given.has("model"):
         raise ConfigError(f"generations={show(file)} needs the model that they were sampled from: give model=NAME")

@@ -15,10 +15,10 @@ from sdbench.audit.plan import Fault, plan_tests, run_each, sample
 from sdbench.audit.report import AuditReport, ClaimResult, ExactCheck
 from sdbench.audit.source import Source
 from sdbench.audit.subject import Subject
+from sdbench.audit.untested import row_of, testable_without_law, untested_claims
 from sdbench.config import ConfigError
 
 CHECKED_TEXTS = 40  # texts of a prompt whose records are recomputed
-LAWLESS = ("q", "invariance", "greedy", "counters")  # the claims that can be tested without a law
 
 
 def audit_engine(given: AuditCommand) -> AuditReport:
@@ -40,6 +40,10 @@ def audit_engine(given: AuditCommand) -> AuditReport:
         report.seconds = {name: report.seconds.get(name, 0.0) + more.seconds.get(name, 0.0) for name in names}
     if "knob" in options.claims:
         report.rows += knob_results(built)
+        swept = {row.setting for row in report.rows if row.claim == "knob"}
+        missing = [sweep.name for sweep in built.sweeps if options.names_claims and sweep.name not in swept]
+        why = "it has neither an ordered knob of a token-wise rule nor a published bound"
+        report.rows += [row_of(name, "knob", why) for name in missing]
     model = built.run.model.name if given.has("model") else "random"
     report.name = f"{model}-{'+'.join(sweep.name for sweep in built.sweeps)}-{'+'.join(d.name for d in built.drafters)}"
     return report
@@ -68,6 +72,7 @@ def audit(subject: Subject, options: AuditOptions | None = None) -> AuditReport:
     for claim, check in (("invariance", checks.check_invariance), ("greedy", checks.check_greedy)):
         if claim in options.claims:
             rows += _results(names, claim, range(len(names)), partial(check, subject))
+    rows += untested_claims(subject, options, rows)
     times.append(time.perf_counter())
     seconds |= dict(zip(("plan", "samples", "checks"), np.diff(times).tolist(), strict=True))
     seconds = {key: round(value, 3) for key, value in seconds.items()}
@@ -82,7 +87,8 @@ def refuse_unknown_laws(subject: Subject, options: AuditOptions) -> None:
         # Where nothing is random, its only text is compared with a plain loop's.
         reason = why_unknown(setting.rule)
         if reason and setting.is_random(subject.sampling) and not setting.is_lossless:
-            raise ConfigError(f"{setting.name}: {reason}; what can be tested is claims=[{','.join(LAWLESS)}]")
+            testable = ",".join(testable_without_law(subject, setting))
+            raise ConfigError(f"{setting.name}: {reason}; what can be tested is claims=[{testable}]")
 
 
 def record_results(subject: Subject, options: AuditOptions, source: Source, failed: set[str]) -> list[ClaimResult]:

@@ -4,7 +4,7 @@ After each part every claim is tested; a setting with a refuted claim gets no mo
 """
 
 import traceback
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, NamedTuple, TypeVar
@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from sdbench.audit.claims import AcceptanceTest, ClaimTest, ClaimVerdict, DraftTest, LawTest, RoundAcceptanceTest
-from sdbench.audit.command import CLAIMS, AuditOptions
+from sdbench.audit.command import AuditOptions
 from sdbench.audit.evidence import ALPHA, first_of
 from sdbench.audit.knobs import depends_on_slot
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, JudgedTest, PrefixTest
@@ -22,6 +22,7 @@ from sdbench.audit.report import ClaimResult
 from sdbench.audit.source import Source, Tables
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import DrawTexts, SampledTexts
+from sdbench.audit.untested import untested_law
 
 SIZES = (500, 1000, 1500, 2000, 3000, 4000, 6000, 8000, 12000, 16000, 24000, 32000, 48000, 64000)  # texts of a prompt
 FALLBACK = 2000  # texts of a prompt where no test states its power in advance
@@ -179,30 +180,9 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
         row
         for number, setting in enumerate(subject.settings)
         if setting.is_random(subject.sampling) and not isinstance(known[number], Fault)
-        for row in untested_claims(subject, setting, options, tested.get(number, set()))
+        for row in untested_law(subject, setting, options, tested.get(number, set()))
     ]
     return AuditPlan([*planned, *broken], horizon, untested)
-
-
-def untested_claims(
-    subject: Subject, setting: AuditedRule, options: AuditOptions, tested: Set[str]
-) -> list[ClaimResult]:
-    """Return a row for the distribution, and for acceptance if only it is missing, where a claim was requested and has no test.
-
-    Without claims=, a lossless setting needs no test of acceptance: all that it promises is the target's distribution.
-    """
-    laws = ("law", "losslessness") if subject.is_enumerable else ("prefixes", "pit")
-    requested = [claim for claim in laws if claim in options.claims]
-    drafter = type(subject.helper).__name__
-    texts = "texts" if setting.is_lossless else "lenient texts"
-    if requested and not tested & set(laws):
-        note = f"the distribution of {texts} with {drafter} is not known, so it was not tested"
-        return [ClaimResult(setting.name, requested[0], "too few", 0, None, None, 0, note=note)]
-    is_named = "acceptance" in options.claims and set(options.claims) != set(CLAIMS)
-    if "acceptance" in tested or not is_named:
-        return []
-    note = f"the probability of keeping a draft of {drafter} is not known, so it was not tested"
-    return [ClaimResult(setting.name, "acceptance", "too few", 0, None, None, 0, note=note)]
 
 
 def least_horizon(

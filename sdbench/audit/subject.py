@@ -35,6 +35,12 @@ class AuditedRule:
         """Return whether its texts depend on the noise."""
         return not sampling.is_greedy or bool(getattr(self.rule, "draws_if_greedy", False))
 
+    @property
+    def has_greedy_text(self) -> bool:
+        """Return whether it has a single text at temperature 0."""
+        limits = getattr(self.rule, "limits", None) or Limits()
+        return not self.is_random(Sampling(0.0)) and limits.temperature != "above_zero"
+
 
 @dataclass
 class Subject:

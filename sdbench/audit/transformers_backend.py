@@ -12,7 +12,7 @@ from sdbench.audit import pairs
 from sdbench.audit.build import run_of
 from sdbench.audit.checks import plain_text
 from sdbench.audit.claims import LawTest
-from sdbench.audit.command import AuditCommand, AuditOptions
+from sdbench.audit.command import AuditCommand, AuditOptions, refuse_claims
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
 from sdbench.audit.laws import TextLaws
 from sdbench.audit.plan import RuleTests, least_horizon, sample
@@ -91,7 +91,18 @@ def audit_generate(given: AuditCommand) -> AuditReport:
         raise ConfigError(f"mode cannot be {name} {nearest(name, MODES)}")
     run = run_of(given)
     sampling = Sampling(run.temperature, run.top_k, run.top_p)
-    return audit(build_mode(name), sampling, given.options, seed=run.seed)
+    mode = build_mode(name)
+    refuse_claims(given, claims_of(mode, sampling), f"mode={name} at temperature {sampling.temperature:g}")
+    return audit(mode, sampling, given.options, seed=run.seed)
+
+
+def claims_of(mode: GenerateMode, sampling: Sampling) -> list[str]:
+    """Return the claims that can be tested of a mode."""
+    if sampling.is_greedy:
+        return ["greedy"]
+    if not _subject_of(mode, BUDGET).is_enumerable:
+        return ["prefixes", "pit", "greedy"]
+    return ["law", *(["losslessness"] if mode.is_lossless else []), "greedy"]
 
 
 def audit(mode: GenerateMode, sampling: Sampling, options: AuditOptions, *, seed: int = 0) -> AuditReport:
@@ -114,9 +125,8 @@ def _audit_samples(
 
     def tests(horizon: int) -> list[RuleTests]:
         if isinstance(source, Tables):
-            claim, rule, drafter = (
-                ("losslessness", None, None) if mode.is_lossless else ("law", mode.rule, subject.helper)
-            )
+            rule, drafter = (None, None) if mode.is_lossless else (mode.rule, subject.helper)
+            claim = "losslessness" if mode.is_lossless and "losslessness" in options.claims else "law"
             laws = TextLaws(source, sampling, rule, drafter, NUM_DRAFT, BUDGET)
             return [RuleTests(0, [LawTest(claim, laws, (), horizon)])]
         claimed = ClaimedLaw(source, sampling, None, has_draft=False, is_exact=True)

@@ -123,6 +123,22 @@ def test_help_brings_no_torch():
         (["replay=none.json"], "replay=none.json is not a replay file of the audit"),
         (["replay=none.json", "tvv=1"], "replay= repeats the command in its file and takes no other option, got tvv=1"),
         (["replay=a.json", "replay=b.json"], "takes no other option, got replay=b.json"),
+        (
+            ["generations=none.jsonl", "model=llama-tiny", "claims=[prefixes,acceptance]"],
+            "claims cannot hold acceptance: an audit of generations= tests prefixes, pit",
+        ),
+        (
+            ["backend=transformers", "claims=[greedy,acceptance]"],
+            "claims cannot hold acceptance: mode=assistant at temperature 1 tests law, losslessness, greedy",
+        ),
+        (
+            ["backend=transformers", "temperature=0", "claims=[greedy,law]"],
+            "claims cannot hold law: mode=assistant at temperature 0 tests greedy",
+        ),
+        (
+            ["verifier._target_=audit_strangers.Unsaid", "drafter=lookup"],
+            "what can be tested is claims=[invariance,greedy,counters]",
+        ),
     ],
 )
 def test_bad_input_is_one_sentence(strangers, capsys, words, sentence):
