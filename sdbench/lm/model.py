@@ -17,6 +17,7 @@ from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.hook import ModelHook, no_model_hook, with_hook
 from sdbench.lm.known import KnownPrefixes
 from sdbench.lm.layers import bypass, decoder_layers, last_states, low_and_middle, output_of
+from sdbench.lm.logits import scale_logits
 from sdbench.lm.memory import CHUNK, ROOM
 from sdbench.lm.packed import PackedLayers, PackedWeights
 from sdbench.lm.plan import CURRENT, Plan
@@ -170,9 +171,7 @@ class LM:
     def read_out(self, states: Tensor) -> Tensor:
         """Return the logits [...,V] of the model's head for any last states [...,d]."""
         with self._products.in_use():
-            logits = self.head(states)
-        cap = getattr(self.config, "final_logit_softcapping", None)
-        return logits if cap is None else torch.tanh(logits / cap) * cap
+            return scale_logits(self.head(states), self.config)
 
     @with_hook
     def begin(self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int) -> Tensor:
