@@ -35,7 +35,7 @@ class IntersectionDrafter(ForeignDrafter):
     that it does not have in its own tokens. So a text in its ids only grows, and is cached like any other.
     """
 
-    version: ClassVar[str] = "1"
+    version: ClassVar[str] = "2"
 
     def __init__(self, setup: DraftSetup) -> None:
         self.model, self.warp = setup.draft, setup.warp
@@ -63,7 +63,7 @@ class IntersectionDrafter(ForeignDrafter):
         return self.translation.longest
 
     def begin_text(self, prompt: list[int]) -> TranslatedText:
-        return TranslatedText(self.translation.begin + self.translation.ids_of(prompt) or [0], len(prompt))
+        return TranslatedText(self.translation.ids_of_whole(prompt) or [0], len(prompt))
 
     def extend(self, texts: Mapping[int, TranslatedText], new: Mapping[int, list[int]]) -> None:
         for row, tokens in new.items():

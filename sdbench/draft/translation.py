@@ -62,3 +62,8 @@ class Translation:
     def ids_of(self, tokens: Iterable[int]) -> list[int]:
         """Return the draft's ids for tokens of the target."""
         return [index for token in tokens for index in self.pieces.get(token, ())]
+
+    def ids_of_whole(self, tokens: Iterable[int]) -> list[int]:
+        """Return the draft's ids for a text from its beginning, with those with which the draft's texts begin, but only once."""
+        ids = self.ids_of(tokens)
+        return ids if ids[: len(self.begin)] == self.begin else self.begin + ids

@@ -1,12 +1,16 @@
 """A draft with another tokenizer: q is its law over shared tokens, columns by id; its text follows the target's."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import AutoTokenizer
 
 import sdbench
+from sdbench import embedded
 from sdbench.draft import NoDraft
+from sdbench.draft.intersection import IntersectionDrafter
 from sdbench.draft.translation import Translation
 from sdbench.verify import Ensemble, Exact
 from tests.draft.toys import word_tokenizer
@@ -89,3 +93,18 @@ def test_what_needs_one_vocabulary_is_refused():
         engine.drafter("model", engine.warp())
     with pytest.raises(ValueError, match="drafter=intersection needs a tokenizer of the draft: give one"):
         sdbench.Engine(target, target, words).drafter("intersection", engine.warp())
+
+
+@pytest.mark.parametrize("add_special_tokens", [True, False], ids=["begun", "not begun"])
+def test_a_text_begins_once_in_the_drafts_ids(add_special_tokens):
+    """Both tokenizers begin a text with <s>."""
+    folders = embedded.path("llama-tiny", "target"), embedded.path("qwen-tiny", "draft")
+    target, draft = map(AutoTokenizer.from_pretrained, folders)
+    translation = Translation(target, draft)
+    drafter: Any = SimpleNamespace(translation=translation)
+    prompt = target("How many apples?", add_special_tokens=add_special_tokens)["input_ids"]
+    ids = IntersectionDrafter.begin_text(drafter, prompt).ids
+    assert len(translation.begin) == 1
+    assert ids[:1] == translation.begin
+    assert ids.count(ids[0]) == 1
+    assert draft.decode(ids, skip_special_tokens=True) == "How many apples?"
