@@ -27,7 +27,8 @@ SUBCOMMANDS: Mapping[str, str] = {
     **{f"drafters/{kind}": kind for kind in ("medusa", "mtp", "eagle", "eagle3", "block")},
 }  # of sdbench.train, by its folder
 GATE, GATES = "gate", "gates"  # a gate's training, and the folder of gates, by the class of their drafter
-USUAL_NUM_DRAFT = 5  # configs/run.yaml
+USUAL_NUM_DRAFT = 5  # configs/run.yaml, and the trainings of medusa and block
+LENGTHS: Mapping[str, str] = {"drafters/medusa": "heads", "drafters/block": "positions"}  # options: the longest block
 
 
 def with_trained(run: Run) -> Run:
@@ -102,7 +103,7 @@ def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | No
                 warn(f"{torn} has no {HEAD_CARD}, since its training has not come to its end: {folder} is taken")
             return str(folder)
         torn = folder if folder.exists() else torn
-    more = [f"num_draft={k}" for k in run.num_draft if len(run.num_draft) == 1 and k != USUAL_NUM_DRAFT]
+    more = _length_words(run, kind)
     if is_gate and drafter is not None:
         more += [*words_of(drafter), f"temperature={run.temperature:g}"]
     missing = "no gate was trained for" if is_gate else "no head was trained for"
@@ -110,6 +111,14 @@ def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | No
         f"{missing} model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "
         f"train one with {training(run, kind, task, *more)}"
     )
+
+
+def _length_words(run: Run, kind: str) -> list[str]:
+    """Return the option of a training whose result can draft as many tokens as the run, unless the default does."""
+    longest = max(run.num_draft)
+    if kind.startswith("drafters/"):  # mtp, eagle and eagle3 draft any number
+        return [f"{LENGTHS[kind]}={longest}"] if kind in LENGTHS and longest > USUAL_NUM_DRAFT else []
+    return [f"num_draft={longest}"] if len(run.num_draft) == 1 and longest != USUAL_NUM_DRAFT else []
 
 
 def words_of(drafter: Component) -> list[str]:

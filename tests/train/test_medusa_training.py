@@ -10,9 +10,10 @@ from safetensors.torch import load_file
 
 from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
-from sdbench.prepare.trained import target_name
+from sdbench.prepare.trained import LENGTHS, USUAL_NUM_DRAFT, target_name
 from sdbench.train.answers import Answers
 from sdbench.train.medusa import MedusaTraining
+from sdbench.train.options import RECIPES
 from tests.train.trainings import PAIR, finished, killed
 
 WORDS = ("prompts=4", "rows=20", "max_new_tokens=24", "steps=12", "heads=3")
@@ -97,7 +98,21 @@ def test_a_target_is_called_by_its_last_name(target, name):
 def test_where_no_heads_are_the_command_that_trains_them_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert main(["model=qwen-tiny", "task=wmt-tiny", "drafter=medusa", "n=2"]) == 2
-    assert "train one with python -m sdbench.train medusa model=qwen-tiny task=wmt-tiny" in capsys.readouterr().err
+    assert "train one with python -m sdbench.train medusa model=qwen-tiny task=wmt-tiny\n" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("num_draft", "more"), [("8", "8"), ("[3,6]", "6"), ("3", None)])
+@pytest.mark.parametrize(("kind", "option"), [("medusa", "heads"), ("block", "positions"), ("mtp", None)])
+def test_the_command_trains_heads_for_the_longest_block_of_the_run(kind, option, num_draft, more, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert main(["model=qwen-tiny", "task=wmt-tiny", f"drafter={kind}", "n=2", f"num_draft={num_draft}"]) == 2
+    end = f" {option}={more}" if option and more else ""
+    assert capsys.readouterr().err.endswith(f"python -m sdbench.train {kind} model=qwen-tiny task=wmt-tiny{end}\n")
+
+
+def test_the_lengths_that_need_no_option_are_the_trainings_defaults():
+    defaults = {kind: RECIPES[kind.removeprefix("drafters/")].options()[name].default for kind, name in LENGTHS.items()}
+    assert defaults == dict.fromkeys(LENGTHS, USUAL_NUM_DRAFT)
 
 
 def test_more_drafts_than_heads_are_refused(trained, tmp_path, capsys):
