@@ -13,10 +13,12 @@ import torch
 from torch import Tensor
 
 from sdbench.card import read_trained
+from sdbench.config import show
 from sdbench.probs import at, clamp_nan_ids, dense, is_ids
 from sdbench.types import DraftBlock, DraftSetup
 
 KIND = "gate"  # of its card, its training and its length policy
+DRAFTING = "drafting"  # in its card: `DraftSetup.drafting` of its training
 CHANCE, SLOT = "draft_chance", "slot"
 LEAST = 1e-6  # logarithms are read of no less
 SHAPES = ("weight", "shift", "scale")
@@ -81,7 +83,7 @@ class Gate:
         return score.sigmoid()
 
     def check(self, setup: DraftSetup, drafter: str) -> None:
-        """Raise ValueError where it was trained for other models or another drafter, the path of a class."""
+        """Raise ValueError where it was trained for other models, another drafter, the path of a class, or other options of it."""
         trained = f"length_head is a gate of {self.card.get('model', 'another pair')}"
         if self.card["drafter"] != drafter:
             raise ValueError(f"{trained} for {self.card['drafter']}: train one for {drafter}")
@@ -91,6 +93,13 @@ class Gate:
                 raise ValueError(f"{trained}, whose {role} is {identity}, and this one is {known}: train one for it")
         if setup.tokenizer_key not in (None, self.card["tokenizer"]):
             raise ValueError(f"{trained}, whose tokenizer differs from this target's: train one for it")
+        before, now = self.card.get(DRAFTING), setup.drafting
+        if before is None or now is None:  # cards of earlier versions lack it
+            return
+        for name in sorted({*before, *now}):
+            if before.get(name) != now.get(name):
+                values = [f"{name}={show(options.get(name))}" for options in (before, now)]
+                raise ValueError(f"{trained} with {values[0]}, and this run has {values[1]}: train one for it")
 
 
 def law_of(block: DraftBlock, num_ids: int) -> Tensor:

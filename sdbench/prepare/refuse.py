@@ -15,7 +15,7 @@ from sdbench.config import Component, ConfigError, RuleSweep, Run, nearest, show
 from sdbench.errors import first_line
 from sdbench.prepare.arrivals import refuse_timing
 from sdbench.prepare.assisted import refuse_assisted
-from sdbench.prepare.heads import heads_of, warn_of_foreign_gates
+from sdbench.prepare.heads import heads_of, known_drafting, warn_of_foreign_gates
 from sdbench.prepare.known_rows import warn_of_known_rows
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import DrafterClass, Parts, build_parts
@@ -109,8 +109,8 @@ def refuse_drafter_options(run: Run, parts: Parts, **known: Any) -> None:
     from sdbench.draft import check
     from sdbench.types import DraftSetup
 
-    setup = DraftSetup(None, None, num_draft=max(run.num_draft), **known)
     for drafter in parts.drafters:
+        setup = DraftSetup(None, None, num_draft=max(run.num_draft), drafting=known_drafting(run, drafter), **known)
         try:
             check(drafter.kind, drafter.component.options, setup, run.num_draft)
         except ValueError as error:

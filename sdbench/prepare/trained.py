@@ -106,6 +106,8 @@ def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | No
     more = _length_words(run, kind)
     if is_gate and drafter is not None:
         more += [*words_of(drafter), f"temperature={run.temperature:g}"]
+        if run.model.draft is not None and run.model.draft_quantization is not None:
+            more.append(f"model.draft_quantization={run.model.draft_quantization}")
     missing = "no gate was trained for" if is_gate else "no head was trained for"
     raise ConfigError(
         f"{missing} model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "

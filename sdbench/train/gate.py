@@ -16,9 +16,10 @@ import torch
 from torch import Tensor
 
 from sdbench.card import write_trained
-from sdbench.draft.gate import KIND, Gate, features_of, law_of
+from sdbench.draft.gate import DRAFTING, KIND, Gate, features_of, law_of
 from sdbench.files import write_whole
 from sdbench.metrics.stats import ratio_interval
+from sdbench.prepare.heads import drafting_of
 from sdbench.train.judge import HELD_OUT, Labels, calibrate, draw_reliability, fit_judge
 from sdbench.train.recipes import GateRecipe
 from sdbench.train.recorder import Recorder
@@ -114,14 +115,14 @@ class GateTraining(Trainer[GateRecipe]):
         write_trained(self.out, KIND, weights, facts, self.metadata())
 
     def metadata(self) -> dict[str, Any]:
-        """Return the metadata of a training and the drafter's class, with checkpoints of only the models that the drafter reads."""
+        """Return the metadata of a training, the drafter's class and options, and checkpoints of only the models that it reads."""
         drafter = self.setup.lossless.drafter
         assert drafter is not None, "a training decodes with a drafter"
         metadata = super().metadata()
         roles = ("target", "draft") if drafter.needs_draft else ("target",)
         checkpoints = {role: metadata["checkpoints"][role] for role in roles}
         path = f"{drafter.kind.__module__}.{drafter.kind.__qualname__}"
-        return {**metadata, "checkpoints": checkpoints, "drafter": path}
+        return {**metadata, "checkpoints": checkpoints, "drafter": path, DRAFTING: drafting_of(self.setup.run, drafter)}
 
 
 def error_of(calibration: Mapping[str, Any]) -> float | None:

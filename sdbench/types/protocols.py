@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -130,6 +130,8 @@ class DraftSetup:
     draft_checkpoint: str | None = None
     tokenizer_key: str | None = None
     num_draft: int = 0
+    # The drafter's options but those of its length, files by their content, and how its draft is quantised.
+    drafting: Mapping[str, Any] | None = None
 
 
 class Drafter(Protocol):

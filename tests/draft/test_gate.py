@@ -1,6 +1,7 @@
 """The confidence gate: estimates by hand, lossless as a length policy, and what it keeps unjudged as a lossy control."""
 
 import math
+import shutil
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,13 +16,18 @@ from sdbench.audit.pairs import PROMPTS as SHORT
 from sdbench.audit.pairs import STOP, random_pair
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject
-from sdbench.cli import main
+from sdbench.cli import compose_run, main
+from sdbench.config import Component, ConfigError
 from sdbench.draft import ModelDrafter, check
 from sdbench.draft.gate import Gate
+from sdbench.prepare import progress
+from sdbench.prepare.heads import drafting_of, warn_of_foreign_gates
+from sdbench.prepare.refuse import refuse_drafter_options
+from sdbench.prepare.rules import build_parts
 from sdbench.types import DraftBlock, DraftSetup, Evidence
 from sdbench.verify import Block, Ensemble, Exact, Sure
-from tests.draft.heads import gate, write_gate
-from tests.engine.models import PROMPTS, pair
+from tests.draft.heads import gate, write_gate, write_heads
+from tests.engine.models import PROMPTS, pair, tiny
 
 OPTIONS: dict[str, Any] = {"num_draft": 5, "max_new_tokens": 24, "stop_ids": ()}
 LAW = torch.tensor([[[0.5, 0.3, 0.2, 0.0, 0.0]]], dtype=torch.float64)
@@ -189,6 +195,14 @@ PARTS = {"checkpoint": "sha256:0", "draft_checkpoint": "sha256:1", "tokenizer_ke
         ({"draft_checkpoint": None}, {}, None),
         ({"tokenizer_key": "9"}, {}, "a gate of toy, whose tokenizer differs from this target's: train one"),
         ({}, {"drafter": "other.Drafter"}, "a gate of toy for other.Drafter: train one for sdbench.draft.model.ModelDrafter"),
+        ({"drafting": {"low": 0.3}}, {}, None),
+        ({"drafting": {"draft_quantization": None}}, {"drafting": {"draft_quantization": None, "since": None}}, None),
+        ({"drafting": {"low": 0.3, "high": 1}}, {"drafting": {"low": 0.2, "high": 1}}, "with low=0.2, and this run has low=0.3: train one"),
+        (
+            {"drafting": {"draft_quantization": "int8"}},
+            {"drafting": {}},
+            "a gate of toy with draft_quantization=null, and this run has draft_quantization=int8: train one",
+        ),
     ],
 )  # fmt: skip
 def test_a_gate_of_other_models_or_another_drafter_is_refused(tmp_path, known, card, sentence):
@@ -203,6 +217,52 @@ def test_a_gate_of_other_models_or_another_drafter_is_refused(tmp_path, known, c
     else:
         with pytest.raises(ValueError, match=sentence):
             refuse()
+
+
+TIERS = ("drafter=tiers", "+drafter.length=gate")
+
+
+@pytest.mark.parametrize(
+    ("words", "drafting"),
+    [
+        (TIERS, {"exit_layer": None, "low": 0.3, "high": 0.9, "chunk": 4, "draft_quantization": None}),
+        ((*TIERS, "drafter.low=0.2"), {"exit_layer": None, "low": 0.2, "high": 0.9, "chunk": 4, "draft_quantization": None}),
+        (("drafter=gate", "model.draft_quantization=int8"), {"draft_quantization": "int8"}),
+    ],
+)
+def test_a_run_compares_the_options_of_its_drafter_with_those_of_the_gate(tmp_path, words, drafting):
+    drafter = str(compose_run(words).drafters[0].target)
+    same = write_gate(tmp_path / "same", drafter, drafting=drafting)
+    other = write_gate(tmp_path / "other", drafter, drafting={**drafting, "x": 1})
+    run = compose_run([*words, f"++drafter.length_head={same}"])
+    refuse_drafter_options(run, build_parts(run))
+    run = compose_run([*words, f"++drafter.length_head={other}"])
+    with pytest.raises(ConfigError, match="with x=1, and this run has x=null: train one for it"):
+        refuse_drafter_options(run, build_parts(run))
+
+
+def test_heads_among_the_options_of_a_drafter_count_by_their_content(tmp_path):
+    target = tiny("llama")
+    heads = [write_heads(tmp_path / name, target, model=name) for name in ("a", "b")]
+    copy = shutil.copytree(heads[0], tmp_path / "copy")
+    options = {"head": "", "length": "gate"}
+
+    def drafting(head: object) -> dict[str, Any]:
+        drafter = Component("medusa", "sdbench.draft.medusa.Medusa", {**options, "head": str(head)})
+        run = replace(compose_run([]), drafters=(drafter,))
+        return drafting_of(run, build_parts(run).drafters[0])
+
+    assert drafting(heads[0]) == drafting(copy) != drafting(heads[1])
+    assert set(drafting(copy)) == {"head"}, "the run's draft model is not read"
+
+
+def test_a_card_without_the_options_of_its_drafter_is_a_warning_where_the_run_has_some(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_printed", set())
+    folder = write_gate(tmp_path)
+    for words, ends in (([], ""), (["model.draft_quantization=int8"], "this run has draft_quantization=int8: unless it was")):
+        run = compose_run(["drafter=gate", f"drafter.length_head={folder}", *words])
+        warn_of_foreign_gates(run, build_parts(run))
+        assert (ends in capsys.readouterr().err) if ends else not capsys.readouterr().err
 
 
 def test_where_no_gate_is_the_command_that_trains_it_is_named(tmp_path, capsys, monkeypatch):
