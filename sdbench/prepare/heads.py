@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -60,25 +60,44 @@ def known_drafting(run: Run, drafter: DrafterClass) -> dict[str, Any] | None:
     return drafting_of(run, drafter) if drafter.component.options.get("length") == GATE else None
 
 
-def warn_of_foreign_gates(run: Run, parts: Parts) -> None:
-    """Warn of a length policy that was trained for another task or temperature: its estimates are off there, no text is."""
+def drafter_cards(parts: Parts) -> Iterator[tuple[str, DrafterClass, Mapping[str, Any]]]:
+    """Yield the option, the drafter and the card of each gate and head of the run's drafters."""
     from sdbench.draft.build import policy_in
-    from sdbench.draft.gate import DRAFTING
+    from sdbench.draft.mtp import CHECKPOINT
+    from sdbench.draft.trained import TrainedDrafter
 
     for drafter in parts.drafters:
-        card = policy_in(drafter.component.options)[1].card
-        if card and DRAFTING not in card:
-            _warn_of_unknown_drafting(run, drafter)
-        for name, value in {"task": run.task.name, "temperature": run.temperature}.items():
-            if name in card and card[name] != value:
-                warn(f"length_head was trained at {name}={card[name]}, and this run is at {name}={value}")
+        options, policy = policy_in(drafter.component.options)
+        if policy.card:
+            yield "length_head", drafter, policy.card
+        head = options.get("head")
+        if issubclass(drafter.kind, TrainedDrafter) and head != CHECKPOINT:
+            yield "head", drafter, drafter.kind.read(head)[0]
 
 
-def _warn_of_unknown_drafting(run: Run, drafter: DrafterClass) -> None:
+def warn_of_foreign_drafter_heads(run: Run, parts: Parts) -> None:
+    """Warn of a drafter's gate or head that was trained for another task or temperature: its estimates or drafts are worse
+    there, no text is.
+    """
+    from sdbench.draft.gate import DRAFTING
+
+    for option, drafter, card in drafter_cards(parts):
+        name = f"drafter.{option}" if len(parts.drafters) == 1 else f"drafter.{drafter.name}.{option}"
+        settings: dict[str, Any] = {"task": run.task.name}
+        if option == "length_head" or run.temperature > 0:  # heads cannot be trained at 0
+            settings["temperature"] = run.temperature
+        for key, value in settings.items():
+            if key in card and card[key] != value:
+                warn(f"{name} was trained at {key}={card[key]}, and this run is at {key}={value}")
+        if option == "length_head" and DRAFTING not in card:
+            _warn_of_unknown_drafting(run, drafter, name)
+
+
+def _warn_of_unknown_drafting(run: Run, drafter: DrafterClass, name: str) -> None:
     """Warn of the options of a drafter whose gate is of an earlier version, which did not write them to its card."""
-    options = [f"{name}={show(value)}" for name, value in drafting_of(run, drafter).items() if value is not None]
+    options = [f"{key}={show(value)}" for key, value in drafting_of(run, drafter).items() if value is not None]
     if options:
         warn(
-            f"the card of length_head does not name the options of its drafter, and this run has {', '.join(options)}: "
+            f"the card of {name} does not name the options of its drafter, and this run has {', '.join(options)}: "
             "unless it was trained with them, its estimates are off"
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.prepare.distilled import DRAFT_CARD
-from sdbench.prepare.heads import heads_of
+from sdbench.prepare.heads import drafter_cards, heads_of
 from sdbench.prepare.progress import warn
 
 if TYPE_CHECKING:
@@ -45,20 +45,12 @@ def _hashes_of(task: DataTask) -> list[str]:
 
 def _cards(pair_info: PairInfo, parts: Parts) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Yield the name and the card of everything in the run that was trained."""
-    from sdbench.draft.build import policy_in
-    from sdbench.draft.mtp import CHECKPOINT
-    from sdbench.draft.trained import TrainedDrafter
-
     for built in parts.sweeps:
         for rule in built.rules:
             for option, head in heads_of(rule).items():
                 yield f"the {option} of verifier={built.sweep.name}", head.card
-    for drafter in parts.drafters:
-        options, policy = policy_in(drafter.component.options)
-        yield f"the length_head of drafter={drafter.name}", policy.card
-        head = options.get("head")
-        if issubclass(drafter.kind, TrainedDrafter) and head != CHECKPOINT:
-            yield f"the head of drafter={drafter.name}", drafter.kind.read(head)[0]
+    for option, drafter, card in drafter_cards(parts):
+        yield f"the {option} of drafter={drafter.name}", card
     draft = pair_info.metadata.checkpoints.get("draft")
     if draft is not None and pair_info.distilled is not None:
         yield "the draft", json.loads((draft.folder / DRAFT_CARD).read_text(encoding="utf-8"))

@@ -15,7 +15,7 @@ from sdbench.config import Component, ConfigError, RuleSweep, Run, nearest, show
 from sdbench.errors import first_line
 from sdbench.prepare.arrivals import refuse_timing
 from sdbench.prepare.assisted import refuse_assisted
-from sdbench.prepare.heads import heads_of, known_drafting, warn_of_foreign_gates
+from sdbench.prepare.heads import heads_of, known_drafting, warn_of_foreign_drafter_heads
 from sdbench.prepare.known_rows import warn_of_known_rows
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import DrafterClass, Parts, build_parts
@@ -46,7 +46,7 @@ def refuse(run: Run, pair_info: PairInfo, parts: Parts, task: DataTask) -> None:
     if pair_info.is_hashed:
         trained_for = {"task": run.task.name, "temperature": run.temperature, "protocol": task.protocol}
         refuse_foreign_heads(run, pair_info, parts, trained_for)
-        warn_of_foreign_gates(run, parts)
+        warn_of_foreign_drafter_heads(run, parts)
         _warn_of_foreign_draft(run, pair_info)
         warn_of_known_rows(pair_info, parts, task)
     _refuse_prompts(run, task, pair_info)

@@ -21,7 +21,7 @@ from sdbench.config import Component, ConfigError
 from sdbench.draft import ModelDrafter, check
 from sdbench.draft.gate import Gate
 from sdbench.prepare import progress
-from sdbench.prepare.heads import drafting_of, warn_of_foreign_gates
+from sdbench.prepare.heads import drafting_of, warn_of_foreign_drafter_heads
 from sdbench.prepare.refuse import refuse_drafter_options
 from sdbench.prepare.rules import build_parts
 from sdbench.types import DraftBlock, DraftSetup, Evidence
@@ -261,7 +261,7 @@ def test_a_card_without_the_options_of_its_drafter_is_a_warning_where_the_run_ha
     folder = write_gate(tmp_path)
     for words, ends in (([], ""), (["model.draft_quantization=int8"], "this run has draft_quantization=int8: unless it was")):
         run = compose_run(["drafter=gate", f"drafter.length_head={folder}", *words])
-        warn_of_foreign_gates(run, build_parts(run))
+        warn_of_foreign_drafter_heads(run, build_parts(run))
         assert (ends in capsys.readouterr().err) if ends else not capsys.readouterr().err
 
 

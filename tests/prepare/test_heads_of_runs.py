@@ -5,11 +5,13 @@ import shutil
 import pytest
 import torch
 
-from sdbench import read
-from sdbench.cli import main
+from sdbench import embedded, read
+from sdbench.cli import compose_run, main
 from sdbench.config import Model
-from sdbench.prepare import pair
+from sdbench.prepare import pair, progress
+from sdbench.prepare.heads import warn_of_foreign_drafter_heads
 from sdbench.prepare.pair_info import PairInfo
+from sdbench.prepare.rules import build_parts
 from sdbench.verify import Head
 
 WORDS = (
@@ -163,3 +165,31 @@ def test_a_path_is_no_task(sdbench, words):
     assert code == 2
     option = words[0].partition("=")[0]
     assert f"trained:../x names no task: give trained:gsm8k-tiny, or the folder itself as {option}=FOLDER" in message
+
+
+MTP = ("drafter=mtp", f"drafter.head={embedded.path('llama-tiny', 'target').parents[1] / 'drafters/mtp/llama-tiny/gsm8k-tiny'}")
+OF_TASK = "was trained at task=gsm8k-tiny, and this run is at task=cnndm-tiny"
+
+
+@pytest.mark.parametrize(
+    ("words", "sentences"),
+    [
+        ((*MTP, "task=gsm8k-tiny", "temperature=1"), []),
+        ((*MTP, "task=gsm8k-tiny", "temperature=0"), []),  # at which no head can be trained
+        ((*MTP, "task=cnndm-tiny", "temperature=0"), [f"drafter.head {OF_TASK}"]),
+        (
+            (*MTP, "task=cnndm-tiny", "temperature=0.5"),
+            [f"drafter.head {OF_TASK}", "drafter.head was trained at temperature=1.0, and this run is at temperature=0.5"],
+        ),
+        (
+            ("drafter=[lookup,mtp]", MTP[1].replace(".head", ".mtp.head"), "task=cnndm-tiny", "temperature=1"),
+            [f"drafter.mtp.head {OF_TASK}"],
+        ),
+        (("drafter=mtp", "drafter.head=checkpoint", "task=cnndm-tiny"), []),
+    ],
+)
+def test_a_drafters_head_of_another_task_or_temperature_is_a_warning(words, sentences, capsys, monkeypatch):
+    monkeypatch.setattr(progress, "_printed", set())
+    run = compose_run(words)
+    warn_of_foreign_drafter_heads(run, build_parts(run))
+    assert capsys.readouterr().err.splitlines() == [f"sdbench: warning: {sentence}" for sentence in sentences]
