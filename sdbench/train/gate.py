@@ -69,6 +69,12 @@ class Drafts:
     is_examined: Tensor  # [N] bool
     prompt: Tensor  # [N]
 
+    @classmethod
+    def empty(cls, size: int) -> "Drafts":
+        """Return no drafts, whose features would have `size` numbers."""
+        number, truth = torch.zeros(0, dtype=torch.int64), torch.zeros(0, dtype=torch.bool)
+        return cls(torch.zeros(0, size, dtype=torch.float64), number, truth, truth, number)
+
     def parts(self) -> tuple[Tensor, ...]:
         return self.features, self.slot, self.is_kept, self.is_examined, self.prompt
 
@@ -94,9 +100,8 @@ class GateTraining(Trainer[GateRecipe]):
         keys = list(self.setup.prompts.ids)[first : min(first + recipe.at_once, recipe.prompts)]
         recorder = DraftRecorder(recipe.features, num_ids=self.setup.decoder.warp.vocab_size or 0)
         generations = self.setup.decode(keys, [Exact()], 1, recipe.seed, recorder)
-        columns = [
-            torch.cat(part) for part in zip(*(block.parts() for block in recorder.blocks(generations)), strict=True)
-        ]
+        blocks = [*recorder.blocks(generations), Drafts.empty(len(recipe.features))]  # a step may be without drafts
+        columns = [torch.cat(part) for part in zip(*(block.parts() for block in blocks), strict=True)]
         return (*columns[:-1], columns[-1] + first)
 
     def save(self) -> None:

@@ -27,6 +27,7 @@ class Recorder:
     """Records texts that are decoded together. It stores an entry in host memory for each round and family of rules."""
 
     features: Sequence[str]
+    size: int = 0  # numbers that the features of a token have, for texts without drafts
     rounds: list[tuple[Tensor, ...]] = field(
         default_factory=list
     )  # number of the text [N], then the columns of Recording
@@ -56,6 +57,8 @@ class Recorder:
 
     def recordings(self, generations: Sequence[Generation]) -> list[Recording]:
         """Return the recording of each text up to its end, in the order of requests."""
+        if not self.rounds:
+            return [Recording(torch.zeros(0, self.size), *torch.zeros(3, 0)) for _ in generations]
         text, *columns = (torch.cat(column) for column in zip(*self.rounds, strict=True))
         number = torch.arange(len(self.rounds)).repeat_interleave(torch.tensor([len(row[0]) for row in self.rounds]))
         out = []

@@ -146,7 +146,9 @@ class TrainingSetup:
         self, keys: Sequence[str], rules: Sequence[Any], samples: int, seed: int, features: Sequence[str]
     ) -> list[Rollout]:
         """Decode `samples` texts of every prompt under every rule, score them, and record what their rules decide."""
-        recorder = Recorder(features)
+        from sdbench.verify.head import width_of
+
+        recorder = Recorder(features, width_of(features, self.widths()))
         generations = self.decode(keys, rules, samples, seed, recorder)
         answers = [(self.prompts.examples[keys[g.prompt]], self.pair_info.text(g.tokens)) for g in generations]
         scores = self.task.score_all(answers, [generation.finish == "length" for generation in generations])

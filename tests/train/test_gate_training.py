@@ -1,6 +1,7 @@
 """A gate is fitted: what is recorded is what the texts say, calibration by hand, exact resumption, a folder that a run takes."""
 
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,7 +11,8 @@ from safetensors.torch import load_file
 from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
 from sdbench.engine import Engine, Options, Request
-from sdbench.train.gate import DraftRecorder, Drafts, by_length, error_of
+from sdbench.train.gate import DraftRecorder, Drafts, GateTraining, by_length, error_of
+from sdbench.train.recipes import GateRecipe
 from sdbench.verify import Exact
 from tests.draft.heads import GATE, gate
 from tests.engine.models import PROMPTS, pair
@@ -73,6 +75,23 @@ def test_texts_that_begin_again_after_a_shortage_count_once(monkeypatch):
     runs_short(monkeypatch, above=2, after=3)
     with pytest.warns(ResourceWarning, match="out of memory"):
         assert count() > whole, "rounds were lost and drafted again"
+
+
+def test_a_step_without_drafts_joins_those_with_some():
+    def decode(keys: Any, rules: Any, samples: int, seed: int, recorder: DraftRecorder) -> Any:
+        recorder.first_round = dict.fromkeys(range(len(keys)), 0)
+        return [SimpleNamespace(prompt=n, drafted=(0,), examined=(0,), accepted=(0,)) for n in range(len(keys))]
+
+    setup = SimpleNamespace(
+        prompts=SimpleNamespace(ids={"a": [5], "b": [6]}),
+        decoder=SimpleNamespace(warp=SimpleNamespace(vocab_size=61)),
+        decode=decode,
+    )
+    training: Any = SimpleNamespace(recipe=GateRecipe(prompts=2), setup=setup)
+    columns, other = GateTraining.step(training, 0), drafts_of("+-")
+    assert [len(column) for column in columns] == [0] * 5
+    both = Drafts(*map(torch.cat, zip(columns, other.parts(), strict=True)))
+    assert all(x.dtype == y.dtype and torch.equal(x, y) for x, y in zip(both.parts(), other.parts(), strict=True))
 
 
 def drafts_of(*blocks: str) -> Drafts:

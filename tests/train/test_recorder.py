@@ -79,3 +79,9 @@ def test_a_text_that_is_restarted_where_memory_runs_out_is_recorded_once(monkeyp
     for one, other in zip(whole[1], halved[1], strict=True):
         for name in ("features", "p", "q", "tv"):
             torch.testing.assert_close(getattr(one, name), getattr(other, name), atol=1e-5, rtol=1e-4)
+
+
+def test_texts_without_drafts_have_recordings_without_tokens():
+    first, second = Recorder(FEATURES, 70).recordings([(), ()])  # type: ignore[list-item] - no generation is read
+    assert (first.features.shape, second.features.shape) == ((0, 70), (0, 70))
+    assert first.p.shape == first.q.shape == first.tv.shape == (0,)
