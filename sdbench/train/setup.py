@@ -27,11 +27,12 @@ T = TypeVar("T")
 
 
 # Options of a run that a training sets itself.
-FIXED = {"n": "use rows=", "shard": "use rows=", "task.split": "it is train", "task.n": "use rows="}
+FIXED = {"task.split": "it is train"}
 FIXED |= dict.fromkeys(("results", "name"), "use out=")
 NO_RUN = "it belongs to runs, and a training would ignore it"
 FIXED |= dict.fromkeys(("force", "margin", "tracker", "report", "timing"), NO_RUN)
 FIXED |= dict.fromkeys(("verifier", "w"), "a training sets the rule itself")
+ROWS = ("n", "shard", "task.n")  # how many rows a training reads is in its `rows`, or in `prompts` if each is read once
 
 
 def refuse_options(words: Sequence[str], recipe: TrainingRecipe) -> None:
@@ -39,13 +40,18 @@ def refuse_options(words: Sequence[str], recipe: TrainingRecipe) -> None:
     for word in words:
         name = key_of(word)
         group = name.partition(".")[0]
-        why = FIXED.get(name) or FIXED.get(group)
+        why = f"use {option_of_rows(recipe)}=" if name in ROWS else FIXED.get(name) or FIXED.get(group)
         if why:
             raise ConfigError(f"{name}= is not a training option; {why}")
         if group == "drafter" and not recipe.has_drafter:
             raise ConfigError(f"{name}= is not an option of this training: its texts are decoded without a drafter")
         if name.startswith("--") and name not in ("--config-dir", "--config-path", "--config-name"):
             raise ConfigError(f"{name} is not a training option; remove it")
+
+
+def option_of_rows(recipe: TrainingRecipe) -> str:
+    """Return the option for the number of rows that a training reads."""
+    return "rows" if "rows" in recipe.options() else "prompts"
 
 
 def run_of(words: Sequence[str], recipe: TrainingRecipe, compose: Compose) -> Run:
@@ -102,9 +108,8 @@ class TrainingSetup:
         metric = reward_of(job.task, reward) if recipe.is_rewarded else None
         num_rows = min(recipe.num_rows, len(job.prompts.ids))
         if recipe.prompts > num_rows:
-            raise ConfigError(
-                f"prompts={recipe.prompts} is more than the {num_rows} rows available; lower it or raise rows="
-            )
+            advice = "lower it or raise rows=" if option_of_rows(recipe) == "rows" else "lower it"
+            raise ConfigError(f"prompts={recipe.prompts} is more than the {num_rows} rows available; {advice}")
         decoder = Native().open(job)
         return cls(run, job.task, job.pair_info, decoder.pair, job.prompts, decoder, metric, job.planned[0])
 

@@ -21,6 +21,7 @@ def main(words):
 
 
 ALL = ("ensemble", "judge", "draft", "medusa", "mtp", "eagle", "eagle3", "block", "gate")
+ROWS_OF = [(kind, "prompts" if kind in ("judge", "gate") else "rows") for kind in ALL]
 WITHOUT_DRAFTER = ("draft", "pruned", "medusa", "mtp", "eagle", "eagle3", "block")
 ON_LAYERS = ("pruned", "mtp", "eagle", "eagle3", "block")
 RULE = "is not a training option; a training sets the rule itself"
@@ -38,14 +39,16 @@ HTTP = ("engine=http", "engine.url=http://localhost:1")
         *((kind, ["steps=0"], "steps must be at least 1, got 0") for kind in ALL),
         *((kind, ["prompts=0"], "prompts must be at least 1, got 0") for kind in ALL),
         *((kind, ["task=nope"], "task") for kind in ALL),
-        *((kind, ["n=3"], "n= is not a training option; use rows=") for kind in ALL),
+        *((kind, ["n=3"], f"n= is not a training option; use {option}=\n") for kind, option in ROWS_OF),
+        *((kind, ["task.n=3"], f"task.n= is not a training option; use {option}=\n") for kind, option in ROWS_OF),
         *((kind, ["results=/x"], "results= is not a training option; use out=") for kind in ALL),
         *((kind, ["timing.examples=3"], "timing.examples= is not a training option; it belongs to runs") for kind in ALL),
-        *((kind, ["shard=1/2"], "shard= is not a training option; use rows=") for kind in ALL),
+        *((kind, ["shard=1/2"], f"shard= is not a training option; use {option}=\n") for kind, option in ROWS_OF),
         *((kind, ["task.split=test"], "task.split= is not a training option; it is train") for kind in ALL),
         *((kind, ["--plan"], "--plan is not a training option; remove it") for kind in ALL),
         *((kind, ["num_draft=[5,3]"], "a training takes one num_draft, got [5, 3]") for kind in ALL),
         *((kind, ["prompts=6", "rows=2"], "prompts=6 is more than the 2 rows available") for kind in ("ensemble", "draft")),
+        *((kind, ["prompts=100000"], "rows available; lower it\n") for kind in ("judge", "gate")),
         *((kind, ["max_new_tokens=1"], "max_new_tokens must be at least 2") for kind in ALL),
         *((kind, ["num_draft=1,2", "-m"], "run it once for each combination") for kind in ALL),
         *((kind, [*HTTP], "a training decodes with engine=native, got engine=http") for kind in ALL),
