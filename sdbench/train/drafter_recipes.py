@@ -13,6 +13,8 @@ class StatesRecipe(TargetsAnswersRecipe):
     all answers are kept on disk.
     """
 
+    states_role = "target"
+
     def __init_subclass__(cls, drafter: str) -> None:
         cls.folder, cls.usage = f"drafters/{drafter}/MODEL-TASK", f"drafter={drafter} drafter.head=FOLDER"
 

@@ -35,6 +35,7 @@ class TrainingRecipe:
     trained_role: ClassVar[Literal["target", "draft"] | None] = (
         None  # the model whose weights, or a copy of them, are trained
     )
+    states_role: ClassVar[Literal["target"] | None] = None  # the model on whose states a drafter is trained
     is_of_drafter: ClassVar[bool] = False  # the result is for the run's drafter, which may work without a draft model
     is_model: ClassVar[bool] = (
         False  # the result is a folder as of `save_pretrained`, which appears only when it is complete

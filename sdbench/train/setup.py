@@ -196,8 +196,10 @@ class Rollout:
 
 
 def refuse_quantised(pair_info: PairInfo, recipe: TrainingRecipe) -> None:
-    """Raise ConfigError if the model whose weights are trained is quantised: such weights have no gradient."""
-    role = recipe.trained_role
+    """Raise ConfigError if the model whose weights are trained is quantised, since such weights have no gradient, or if the model
+    whose states are read is quantised when it is loaded, which the card of the result would not say.
+    """
+    role = recipe.trained_role or recipe.states_role
     if role is None:
         return
     kind, option = (
@@ -205,10 +207,12 @@ def refuse_quantised(pair_info: PairInfo, recipe: TrainingRecipe) -> None:
         {"target": "quantization", "draft": "draft_quantization"}[role],
     )
     if kind is not None:
+        reads = "starts from the {}'s weights" if recipe.trained_role else "reads the {}'s states"
+        changes = "quantises" if recipe.trained_role else "changes"
         raise ConfigError(
-            f"this training starts from the {role}'s weights, and model.{option}={kind} quantises them: remove it"
+            f"this training {reads.format(role)}, and model.{option}={kind} {changes} them: remove it"
         )
-    if getattr(pair_info.configs[role], "quantization_config", None) is not None:
+    if recipe.trained_role and getattr(pair_info.configs[role], "quantization_config", None) is not None:
         raise ConfigError(
             f"this training starts from the {role}'s weights, and the checkpoint of model.{role} has quantised ones: "
             "give one that has not"
