@@ -16,6 +16,7 @@ from sdbench.lm import model
 from sdbench.lm.model import LM
 from sdbench.lm.split_kv import kernel_for
 from sdbench.verify import Ensemble, Exact
+from tests.draft.heads import write_heads
 from tests.engine.models import FAMILIES, PROMPTS, pair, tiny
 
 calls: list[tuple[int, ...]] = []
@@ -60,6 +61,26 @@ def test_texts_are_those_of_the_masks(monkeypatch, family, capture):
     assert [g.tokens for g in got] == [g.tokens for g in wanted]
     drafts = {1, 2} if "gemma" not in family else set()  # whose only layer is a sliding one: masks
     assert {shape[1] for shape in calls} >= {4, *drafts}, "drafts, their first step, and verification go through it"
+
+
+@pytest.mark.parametrize("kind", ["mtp", "eagle3"])
+def test_a_layers_first_draft_sees_the_same_keys_where_the_new_slots_end_past_a_bucket(monkeypatch, tmp_path, kind):
+    """After 61 tokens and 4 drafts the slots of the first call end at 65, one past the bucket of 64 slots."""
+    target = tiny("llama", layers=4, attention="eager")
+    knobs = {"head": write_heads(tmp_path, target, kind)}
+    prompts, options = [[5 + n % 50 for n in range(61)], [7, 8, 9]], {"num_draft": 4, "max_new_tokens": 12, "stop_ids": ()}
+
+    def drafted() -> list[Any]:
+        engine = Engine(target, capture="off")
+        drafter = engine.drafter(kind, engine.warp(1.0), knobs)
+        more: Any = {**options, "engine": engine, "drafter": drafter}
+        return list(sdbench.generate(None, None, prompts, [Ensemble(w=0.4)], **more))
+
+    wanted = drafted()
+    monkeypatch.setattr(model, "kernel_for", lambda device, dtype: documented)
+    for ours, theirs in zip(drafted(), wanted, strict=True):
+        assert (ours.tokens, ours.draft_tokens) == (theirs.tokens, theirs.draft_tokens)
+        assert ours.q == pytest.approx(theirs.q, abs=1e-9)
 
 
 def test_the_last_block_of_a_text_may_end_past_the_models_positions(monkeypatch):
