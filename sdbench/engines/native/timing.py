@@ -160,6 +160,7 @@ def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: 
     generations = decoder.time_batch(point, unit, is_split=is_split)
     times = [generation.timing for generation in generations if generation.timing is not None]
     assert len(times) == len(unit), "the engine times what is asked to be timed"
+    # Counts end at a text's stop, as in the records: modelled speeds multiply those by prices that are derived from these.
     # Rows share their rounds: the batch took as long as its longest row, and prefills ran one after another.
     drafted = [count for generation in generations for count in generation.drafted or ()]
     longest, prefill_s = max(times, key=lambda timing: timing.decode_s), sum(timing.prefill_s for timing in times)
