@@ -134,7 +134,9 @@ class MTP(TrainedDrafter):
         slots = (context.lengths - 1 - newest)[:, None] + torch.arange(width, device=lengths.device)
         ids = context.tokens.gather(1, slots.clamp(0, context.tokens.shape[1] - 1))  # after the text, any token
         cache, wanted = self.cache, tuple(name for name in ("raw", "draft_hidden") if name in needs)
-        kv_length = self.model.kv_length(context.longest + width - 1, cache)  # the last new slot may lie past the drafts
+        kv_length = self.model.kv_length(
+            context.longest + width - 1, cache
+        )  # the last new slot may lie past the drafts
         step = partial(self._propose, cache, wanted)
         name = self.kind, self.warp, wanted
         tokens, q, *more = cache.steps(step, name, kv_length, ids, states, newest, context.lengths, lengths, u)

@@ -117,7 +117,9 @@ def fit_judge(labels: Labels) -> dict[str, Tensor]:
     """Return the weights of a judge that separates good tokens from others; raise ConfigError if all labels are equal."""
     count, num_good = len(labels.good), int(labels.good.sum())
     if num_good in (0, count):
-        labelled = f"all {count} labels are {'positive' if num_good else 'negative'}" if count else "no token was labelled"
+        labelled = (
+            f"all {count} labels are {'positive' if num_good else 'negative'}" if count else "no token was labelled"
+        )
         raise ConfigError(f"{labelled}, so nothing can be fitted: raise prompts= or choose another task")
     return fit_logistic(labels.features, labels.good)
 

@@ -209,9 +209,7 @@ def refuse_quantised(pair_info: PairInfo, recipe: TrainingRecipe) -> None:
     if kind is not None:
         reads = "starts from the {}'s weights" if recipe.trained_role else "reads the {}'s states"
         changes = "quantises" if recipe.trained_role else "changes"
-        raise ConfigError(
-            f"this training {reads.format(role)}, and model.{option}={kind} {changes} them: remove it"
-        )
+        raise ConfigError(f"this training {reads.format(role)}, and model.{option}={kind} {changes} them: remove it")
     if recipe.trained_role and getattr(pair_info.configs[role], "quantization_config", None) is not None:
         raise ConfigError(
             f"this training starts from the {role}'s weights, and the checkpoint of model.{role} has quantised ones: "

@@ -197,7 +197,7 @@ PARTS = {"checkpoint": "sha256:0", "draft_checkpoint": "sha256:1", "tokenizer_ke
         ({}, {"drafter": "other.Drafter"}, "a gate of toy for other.Drafter: train one for sdbench.draft.model.ModelDrafter"),
         ({"drafting": {"low": 0.3}}, {}, None),
         ({"drafting": {"draft_quantization": None}}, {"drafting": {"draft_quantization": None, "since": None}}, None),
-        ({"drafting": {"low": 0.3, "high": 1}}, {"drafting": {"low": 0.2, "high": 1}}, "with low=0.2, and this run has low=0.3: train one"),
+        ({"drafting": {"low": 0.3}}, {"drafting": {"low": 0.2}}, "of toy with low=0.2, and this run has low=0.3: train one"),
         (
             {"drafting": {"draft_quantization": "int8"}},
             {"drafting": {}},
@@ -226,7 +226,10 @@ TIERS = ("drafter=tiers", "+drafter.length=gate")
     ("words", "drafting"),
     [
         (TIERS, {"exit_layer": None, "low": 0.3, "high": 0.9, "chunk": 4, "draft_quantization": None}),
-        ((*TIERS, "drafter.low=0.2"), {"exit_layer": None, "low": 0.2, "high": 0.9, "chunk": 4, "draft_quantization": None}),
+        (
+            (*TIERS, "drafter.low=0.2"),
+            {"exit_layer": None, "low": 0.2, "high": 0.9, "chunk": 4, "draft_quantization": None},
+        ),
         (("drafter=gate", "model.draft_quantization=int8"), {"draft_quantization": "int8"}),
     ],
 )
@@ -259,7 +262,10 @@ def test_heads_among_the_options_of_a_drafter_count_by_their_content(tmp_path):
 def test_a_card_without_the_options_of_its_drafter_is_a_warning_where_the_run_has_some(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "_printed", set())
     folder = write_gate(tmp_path)
-    for words, ends in (([], ""), (["model.draft_quantization=int8"], "this run has draft_quantization=int8: unless it was")):
+    for words, ends in (
+        ([], ""),
+        (["model.draft_quantization=int8"], "this run has draft_quantization=int8: unless it was"),
+    ):
         run = compose_run(["drafter=gate", f"drafter.length_head={folder}", *words])
         warn_of_foreign_drafter_heads(run, build_parts(run))
         assert (ends in capsys.readouterr().err) if ends else not capsys.readouterr().err

@@ -14,7 +14,13 @@ MODELS: dict[str, dict[str, Any]] = {
     "granite": {"logits_scaling": 4.0},
     "hyperclovax": {"logits_scaling": 0.5},
     "gemma2": {"final_logit_softcapping": 2.0, "head_dim": 8, "query_pre_attn_scalar": 8},
-    "minicpm3": {"kv_lora_rank": 8, "q_lora_rank": 8, "qk_nope_head_dim": 8, "qk_rope_head_dim": 8, "dim_model_base": 8},
+    "minicpm3": {
+        "kv_lora_rank": 8,
+        "q_lora_rank": 8,
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 8,
+        "dim_model_base": 8,
+    },
 }
 SIZES = {
     "vocab_size": 61,

@@ -68,7 +68,10 @@ def test_a_layers_first_draft_sees_the_same_keys_where_the_new_slots_end_past_a_
     """After 61 tokens and 4 drafts the slots of the first call end at 65, one past the bucket of 64 slots."""
     target = tiny("llama", layers=4, attention="eager")
     knobs = {"head": write_heads(tmp_path, target, kind)}
-    prompts, options = [[5 + n % 50 for n in range(61)], [7, 8, 9]], {"num_draft": 4, "max_new_tokens": 12, "stop_ids": ()}
+    prompts, options = (
+        [[5 + n % 50 for n in range(61)], [7, 8, 9]],
+        {"num_draft": 4, "max_new_tokens": 12, "stop_ids": ()},
+    )
 
     def drafted() -> list[Any]:
         engine = Engine(target, capture="off")

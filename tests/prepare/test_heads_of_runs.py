@@ -167,7 +167,10 @@ def test_a_path_is_no_task(sdbench, words):
     assert f"trained:../x names no task: give trained:gsm8k-tiny, or the folder itself as {option}=FOLDER" in message
 
 
-MTP = ("drafter=mtp", f"drafter.head={embedded.path('llama-tiny', 'target').parents[1] / 'drafters/mtp/llama-tiny/gsm8k-tiny'}")
+MTP = (
+    "drafter=mtp",
+    f"drafter.head={embedded.path('llama-tiny', 'target').parents[1] / 'drafters/mtp/llama-tiny/gsm8k-tiny'}",
+)
 OF_TASK = "was trained at task=gsm8k-tiny, and this run is at task=cnndm-tiny"
 
 
@@ -179,7 +182,10 @@ OF_TASK = "was trained at task=gsm8k-tiny, and this run is at task=cnndm-tiny"
         ((*MTP, "task=cnndm-tiny", "temperature=0"), [f"drafter.head {OF_TASK}"]),
         (
             (*MTP, "task=cnndm-tiny", "temperature=0.5"),
-            [f"drafter.head {OF_TASK}", "drafter.head was trained at temperature=1.0, and this run is at temperature=0.5"],
+            [
+                f"drafter.head {OF_TASK}",
+                "drafter.head was trained at temperature=1.0, and this run is at temperature=0.5",
+            ],
         ),
         (
             ("drafter=[lookup,mtp]", MTP[1].replace(".head", ".mtp.head"), "task=cnndm-tiny", "temperature=1"),

@@ -59,7 +59,7 @@ HTTP = ("engine=http", "engine.url=http://localhost:1")
         ("pruned", ["drafter=pruned", "drafter.keep_layers=9"], f"drafter= {DRAFTER}"),
         ("mtp", ["+drafter.head=x"], f"drafter.head= {DRAFTER}"),
         *((kind, ["model.quantization=int8"], f"{STARTS} target's weights, and model.quantization=int8") for kind in ON_LAYERS),
-        ("medusa", ["model.quantization=int8"], "this training reads the target's states, and model.quantization=int8 changes them: remove it"),
+        ("medusa", ["model.quantization=int8"], "reads the target's states, and model.quantization=int8 changes them: remove it"),
         ("draft", ["model.draft_quantization=int8"], f"{STARTS} draft's weights, and model.draft_quantization=int8"),
         *(("ensemble", [f"drafter={name}"], f"reads the states of a draft model, and drafter={name} has") for name in STATELESS),
         ("ensemble", ["rate=0"], "rate must be at least 1e-09, got 0"),

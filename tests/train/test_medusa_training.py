@@ -103,7 +103,9 @@ def test_where_no_heads_are_the_command_that_trains_them_is_named(tmp_path, caps
 
 @pytest.mark.parametrize(("num_draft", "more"), [("8", "8"), ("[3,6]", "6"), ("3", None)])
 @pytest.mark.parametrize(("kind", "option"), [("medusa", "heads"), ("block", "positions"), ("mtp", None)])
-def test_the_command_trains_heads_for_the_longest_block_of_the_run(kind, option, num_draft, more, tmp_path, capsys, monkeypatch):
+def test_the_command_trains_heads_for_the_longest_block_of_the_run(
+    kind, option, num_draft, more, tmp_path, capsys, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     assert main(["model=qwen-tiny", "task=wmt-tiny", f"drafter={kind}", "n=2", f"num_draft={num_draft}"]) == 2
     end = f" {option}={more}" if option and more else ""
