@@ -48,7 +48,6 @@ HTTP = ("engine=http", "engine.url=http://localhost:1")
         *((kind, ["--plan"], "--plan is not a training option; remove it") for kind in ALL),
         *((kind, ["num_draft=[5,3]"], "a training takes one num_draft, got [5, 3]") for kind in ALL),
         *((kind, ["prompts=6", "rows=2"], "prompts=6 is more than the 2 rows available") for kind in ("ensemble", "draft")),
-        *((kind, ["prompts=100000"], "rows available; lower it\n") for kind in ("judge", "gate")),
         *((kind, ["max_new_tokens=1"], "max_new_tokens must be at least 2") for kind in ALL),
         *((kind, ["num_draft=1,2", "-m"], "run it once for each combination") for kind in ALL),
         *((kind, [*HTTP], "a training decodes with engine=native, got engine=http") for kind in ALL),
@@ -93,6 +92,16 @@ def test_bad_input_is_one_sentence_and_leaves_nothing(kind, words, sentence, tmp
     assert sentence in message
     assert message.count("\n") == 1
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("kind", ["judge", "gate"])
+def test_more_prompts_than_rows_can_only_be_lowered_where_there_is_no_option_for_rows(kind, tmp_path, capsys):
+    rows = [{"question": f"What is {n} plus 1?", "answer": f"{n} + 1 = {n + 1}\n#### {n + 1}"} for n in range(8)]
+    (tmp_path / "rows.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    words = [f"task.data={tmp_path / 'rows.jsonl'}", "prompts=9", f"out={tmp_path / 'made'}"]
+    with pytest.warns(UserWarning, match="fewer than n=9"):
+        assert main([kind, *PAIR, *words]) == 2
+    assert capsys.readouterr().err.endswith("prompts=9 is more than the 8 rows available; lower it\n")
 
 
 def test_a_checkpoint_that_is_quantised_is_no_start(tmp_path, capsys, monkeypatch):
