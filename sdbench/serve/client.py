@@ -38,7 +38,7 @@ class Client:
     url: str
     dialect: Dialect
     patience: Patience = field(default_factory=Patience)
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, Any] = field(default_factory=dict)  # of every request; a null is left out
     model: str = ""  # the name under which it serves the model
     _has_warned: bool = False  # of a long Retry-After
     _session: aiohttp.ClientSession | None = None
@@ -46,7 +46,8 @@ class Client:
     async def open(self) -> None:
         times = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.patience.silence_s)
         connector = aiohttp.TCPConnector(limit=0, force_close=not self.dialect.keeps_connections)
-        self._session = aiohttp.ClientSession(timeout=times, connector=connector, headers=dict(self.headers))
+        headers = {name: str(value) for name, value in self.headers.items() if value is not None}
+        self._session = aiohttp.ClientSession(timeout=times, connector=connector, headers=headers)
 
     async def close(self) -> None:
         if self._session is not None:

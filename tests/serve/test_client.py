@@ -87,6 +87,18 @@ def test_a_fault_is_survived_and_the_answer_is_the_undisturbed_one(fault, starte
     assert answer.num_asked == (1 if fault == "slow" else 2)
 
 
+def test_a_header_may_be_a_number(started):
+    server, _, pump = started()
+    client = Client(server.url, dialect_of("http"), headers={"X-Tenant": 7, "X-Left-Out": None})
+    pump.run(client.open())
+    try:
+        assert pump.run(client.get("/version")) == {"version": server.version}
+        assert client._session is not None
+        assert dict(client._session.headers) == {"X-Tenant": "7"}
+    finally:
+        pump.run(client.close())
+
+
 def test_a_wait_is_as_long_as_the_server_asks(started):
     server, client, pump = started()
     server.faults = ["429", "503"]

@@ -60,7 +60,7 @@ class Http:
     retries: int = 6
     wait_s: float = 0.5
     silence_s: float = 600.0
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[str, Any] = field(default_factory=dict)
     request: Mapping[str, Any] = field(default_factory=dict)
     dialect: Any = None
 
