@@ -135,7 +135,7 @@ class Samples:
         words = words_of(self.python, entry, {"model": model, "port": port, **ARGS}, speculative)
         self.commands[speculates, has_plugin, is_faulty] = command_text(words, env)
         server = Server.start(words, url, self.runs / f"{port}.log", env=env, grace_s=kind.grace_s)
-        client = Client(url, kind.dialect, kind.patience)
+        client = Client(url, kind.dialect, kind.patience, kind.headers)
         try:
             server.wait_until_ready(kind.health, kind.start_s)
             self.pump.run(client.open())

@@ -17,6 +17,7 @@ from sdbench.serve.dialect import Dialect, at, counters_of
 from sdbench.types import EngineError
 
 BUSY = (429, 502, 503, 504)
+FORBIDDEN = (401, 403)
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0  # before a retry, unless the server asks for more
 IsOver = Callable[[Sequence[Any]], bool]  # whether the last of these ids ends the text
@@ -70,10 +71,22 @@ class Client:
         if path is None:
             return None
         async with self._request("GET" if body is None else "POST", path, body) as response:
-            try:
-                return await response.json(content_type=None) if response.status == 200 else None
-            except ValueError:
-                return None
+            return await _page(response)
+
+    async def models(self) -> list[Mapping[str, Any]]:
+        """Return what the server lists about its models, nothing if it has no such page; raise EngineError if it wants a key."""
+        async with self._request("GET", "/v1/models") as response:
+            await self._refuse_without_key(response)
+            listing = at(await _page(response), "data") or []
+        return [model for model in listing if isinstance(model, dict)]
+
+    async def _refuse_without_key(self, response: aiohttp.ClientResponse) -> None:
+        if response.status in FORBIDDEN:
+            problem = "wants a key: engine.headers.Authorization='Bearer KEY'"
+            if any(name.lower() == "authorization" for name in self.headers):
+                problem = "does not accept this key, the one of engine.headers.Authorization or of the shell"
+            message = _message(await response.text())
+            raise EngineError(f"the server at {self.url} {problem} (HTTP {response.status}: {message})")
 
     async def refuses(self, body: Mapping[str, Any]) -> bool:
         """Return whether the server answers a request with HTTP 400."""
@@ -135,6 +148,7 @@ class Client:
         async with self._request("POST", self.dialect.completions, body) as response:
             if response.status in BUSY:
                 raise UnansweredError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After")))
+            await self._refuse_without_key(response)
             if response.status != 200:
                 message = _message(await response.text())
                 raise EngineError(f"the server at {self.url} refuses a request with HTTP {response.status}: {message}")
@@ -167,6 +181,14 @@ class Client:
             except ValueError as error:
                 raise UnansweredError("its answer is not JSON") from error
         return answer.with_ids(at(page, self.dialect.ids) or ())
+
+
+async def _page(response: aiohttp.ClientResponse) -> Any:
+    """Return a page as JSON; None if there is no such page, or if it is not JSON."""
+    try:
+        return await response.json(content_type=None) if response.status == 200 else None
+    except ValueError:
+        return None
 
 
 async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:

@@ -17,6 +17,7 @@ from aiohttp import web
 from standin import StandIn, Text, _send, hashed, start_child
 
 BUILD = "b11434-515e85511"
+PROMPT_MS, TOKEN_MS = 12.5, 2.0
 
 
 @dataclass
@@ -29,13 +30,16 @@ class LlamaCppStandIn(StandIn):
     def routes(self) -> list[web.RouteDef]:
         return [web.get("/props", self._props), web.post("/completion", self._complete)]
 
-    async def _props(self, _: web.Request) -> web.Response:
-        return web.json_response({"total_slots": 1, "model_path": self.model, "build_info": BUILD})
+    async def _props(self, request: web.Request) -> web.Response:
+        self._refuse_without_key(request)
+        size = {} if self.context is None else {"default_generation_settings": {"n_ctx": self.context}}
+        return web.json_response({"total_slots": 1, "model_path": self.model, "build_info": BUILD, **size})
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": self.model, "owned_by": "llamacpp"}]})
 
     async def _tokenize(self, request: web.Request) -> web.Response:
+        self._refuse_without_key(request)
         body = await request.json()
         ids = self.tokenizer.encode(body["content"], add_special_tokens=body["add_special"]).ids
         return web.json_response({"tokens": ids})
@@ -87,7 +91,8 @@ def sums_of(text: Text) -> list[tuple[int, int]]:
 
 def timings(count: int, drafts: tuple[int, int]) -> dict[str, Any]:
     """Without drafts so far, llama.cpp sends no counts of them."""
-    times = {"cache_n": 0, "prompt_n": 7, "prompt_ms": 12.5, "predicted_n": count, "predicted_ms": 2.0 * count}
+    times = {"cache_n": 0, "prompt_n": 7, "prompt_ms": PROMPT_MS, "predicted_n": count}
+    times["predicted_ms"] = TOKEN_MS * count
     return {**times, **({"draft_n": drafts[0], "draft_n_accepted": drafts[1]} if drafts[0] else {})}
 
 
@@ -106,6 +111,8 @@ def main(words: list[str]) -> None:
     parser.add_argument("--host", default="127.0.0.1")
     parser.add_argument("--port", type=int, default=8080)
     parser.add_argument("--spec-draft-n-max", type=int, default=0)
+    parser.add_argument("--parallel", type=int, default=1)
+    parser.add_argument("--ctx-size", type=int, default=None)
     given, rest = parser.parse_known_args(words)
     print(f"stand-in with {words}", file=sys.stderr, flush=True)
     if "--refuse-to-start" in rest:
@@ -117,6 +124,8 @@ def main(words: list[str]) -> None:
     if child := os.environ.get("STANDIN_CHILD"):
         start_child(Path(child))
     server = LlamaCppStandIn(maker, tokenizer, given.model, given.host, given.port)
+    server.context = given.ctx_size and given.ctx_size // given.parallel
+    server.api_key = os.environ.get("LLAMA_API_KEY", "").partition(",")[0] or None
     web.run_app(server.app(), host=given.host, port=given.port, print=lambda *_: None)
 
 

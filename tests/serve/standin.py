@@ -107,6 +107,8 @@ class StandIn:
     has_plugin: bool = False  # sdbench's: then a made-up rule is a client's mistake, and w = 0 keeps every draft
     is_core_idle: bool = False  # only the front end has the plug-in
     most_stops: int = 4  # vLLM's VLLM_MAX_STOP_STRINGS
+    context: int | None = None  # tokens of the longest text; None: it does not tell
+    api_key: str | None = None
     faults: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
     step_s: float = 0.0
@@ -167,8 +169,14 @@ class StandIn:
     async def _version(self, _: web.Request) -> web.Response:
         return web.json_response({"version": self.version})
 
-    async def _models(self, _: web.Request) -> web.Response:
-        return web.json_response({"data": [{"id": self.model, "root": self.model}]})
+    def _refuse_without_key(self, request: web.Request) -> None:
+        if self.api_key is not None and request.headers.get("Authorization") != f"Bearer {self.api_key}":
+            raise web.HTTPUnauthorized(text='{"error": "Unauthorized"}', content_type="application/json")
+
+    async def _models(self, request: web.Request) -> web.Response:
+        self._refuse_without_key(request)
+        size = {} if self.context is None else {"max_model_len": self.context}
+        return web.json_response({"data": [{"id": self.model, "root": self.model, **size}]})
 
     async def _metrics(self, _: web.Request) -> web.Response:
         if not self.has_counters:
@@ -184,6 +192,7 @@ class StandIn:
         return web.json_response({"tokens": ids, "count": len(ids)})
 
     async def _complete(self, request: web.Request) -> web.StreamResponse:
+        self._refuse_without_key(request)
         body = await request.json()
         rule = body.get("vllm_xargs", {}).get("sdbench_rule", "sdbench.verify.Exact")
         if self.has_plugin and not rule.startswith("sdbench.verify."):
@@ -324,6 +333,7 @@ def main(words: list[str]) -> None:
     parser.add_argument("--port", type=int, default=8000)
     parser.add_argument("--speculative-config", type=json.loads, default={})
     parser.add_argument("--per-request-spec-decode-metrics", default=None)
+    parser.add_argument("--max-model-len", type=int, default=None)
     given, rest = parser.parse_known_args(words)
     if "--refuse-to-start" in rest:
         print("first line\nValueError: cannot allocate the KV cache", file=sys.stderr)
@@ -338,6 +348,7 @@ def main(words: list[str]) -> None:
     server = StandIn(maker, tokenizer, given.model, given.host, given.port, given.per_request_spec_decode_metrics)
     server.has_plugin = "sdbench" in os.environ.get("VLLM_PLUGINS", "").split(",")
     server.most_stops = int(os.environ.get("VLLM_MAX_STOP_STRINGS", "4"))
+    server.context, server.api_key = given.max_model_len, os.environ.get("VLLM_API_KEY")
     server.step_s = float(os.environ.get("STANDIN_STEP_S", "0"))
     if died := os.environ.get("STANDIN_DIES_AFTER"):
         server.faults = [""] * int(died) + ["die"]

@@ -7,7 +7,7 @@ from aiohttp import web
 from standin import StandIn, Text
 
 from sdbench.engines.served import Http
-from sdbench.engines.served.identity import where_timed
+from sdbench.engines.served.identity import UNKNOWN, where_timed
 
 
 class Described(StandIn):
@@ -32,5 +32,10 @@ def test_another_start_of_a_server_is_the_same_server_and_another_configuration_
             server.info = {"vllm_config": config, "workers": [{"internal_states": [start], "rank": 0}]}
             return where_timed(kind, [point])
 
-        assert identity(1, 512) == identity(2, 512)
+        known = identity(1, 512)
+        assert identity(2, 512) == known
         assert identity(2, 512) != identity(2, 1024)
+        server.api_key = "sesame"
+        assert identity(2, 512).endswith(f"{server.url} {UNKNOWN}"), "what it reported when it was timed counts"
+        kind.headers = {"Authorization": "Bearer sesame"}
+        assert identity(2, 512) == known

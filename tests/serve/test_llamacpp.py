@@ -203,6 +203,10 @@ def test_a_server_of_another_draft_length(refused, llamacpp):
     assert "drafts 5 tokens a step: write num_draft=5, or start it with spec_draft_n_max=3" in sentence
 
 
+def test_a_server_that_wants_a_key_for_everything_but_the_list_of_models(refused, llamacpp):
+    assert "wants a key: engine.headers.Authorization=" in refused(*engine_words(llamacpp(api_key="sesame")))
+
+
 URL = "engine.url=http://127.0.0.1:9"
 HTTP = ("engine=http", "engine.dialect=llamacpp", URL)
 

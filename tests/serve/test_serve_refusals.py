@@ -95,6 +95,16 @@ def test_a_probe_leaves_room_for_a_whole_block(refused, standin):
     assert "drafts 9 tokens a step" in refused("engine=http", f"engine.url={server.url}", num_draft=12)
 
 
+def test_a_server_that_wants_a_key(refused, standin):
+    server = standin(api_key="sesame")
+    words = ["engine=http", f"engine.url={server.url}"]
+    sentence = 'wants a key: engine.headers.Authorization=\'Bearer KEY\' (HTTP 401: {"error": "Unauthorized"})'
+    assert f"the server at {server.url} {sentence}" in refused(*words)
+    message = refused(*words, "engine.headers.Authorization=Bearer barley")
+    assert "does not accept this key" in message
+    assert "barley" not in message
+
+
 def test_a_plugin_in_the_front_end_only(refused, standin):
     """The core verifies by its own sampler: without this probe, lossless texts would be recorded under lenient names."""
     server = standin(has_plugin=True, is_core_idle=True)

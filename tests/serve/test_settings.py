@@ -10,6 +10,7 @@ from sdbench.cli.compose import Composer
 from sdbench.config import ConfigError
 from sdbench.engines.job import join_repeated
 from sdbench.engines.protocol import kind_of
+from sdbench.engines.served import LlamaCpp, Vllm
 from sdbench.engines.served.options import OF_A_SERVER, Http
 from sdbench.engines.served.request import PLUGIN, seed_of
 from sdbench.prepare.cells import points
@@ -106,6 +107,19 @@ def test_values_of_headers_and_variables_are_not_recorded(composer, vllm_is_ther
         "python -m sdbench engine=vllm engine.python=p 'engine.env.VLLM_API_KEY=***' '+engine.headers.Authorization=***' n=2"
     )
     assert "sesame" not in str(config)
+
+
+def test_a_started_server_is_sent_the_key_of_its_environment(monkeypatch):
+    """Its processes inherit the variable, and refuse every request without the key."""
+    monkeypatch.setenv("VLLM_API_KEY", "sesame")
+    monkeypatch.setenv("LLAMA_API_KEY", "first,second")
+    assert Vllm().headers == {"Authorization": "Bearer sesame"}
+    assert LlamaCpp().headers == {"Authorization": "Bearer first"}
+    assert Vllm(env={"VLLM_API_KEY": "barley"}, headers={"X": 1}).headers == {"X": 1, "Authorization": "Bearer barley"}
+    assert Vllm(headers={"authorization": "Basic x"}).headers == {"authorization": "Basic x"}
+    assert Http(url="http://h:1").headers == {}, "another server does not get it"
+    monkeypatch.delenv("VLLM_API_KEY")
+    assert Vllm().headers == {}
 
 
 def test_a_rule_of_the_server_is_its_command_line(planned, vllm_is_there):

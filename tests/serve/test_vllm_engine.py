@@ -52,6 +52,15 @@ def test_one_server_for_each_setting_its_arguments_in_the_provenance_and_none_le
 
 
 @pytest.mark.slow
+def test_the_key_of_the_shell_opens_the_servers_and_is_in_no_file(served_words, vllm_words, tmp_path, monkeypatch):
+    monkeypatch.setenv("VLLM_API_KEY", "sesame")
+    assert main([*served_words(tmp_path), *vllm_words]) == 0
+    assert len(read(tmp_path / NAME).generations) == 9
+    written = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert not [path for path in written if b"sesame" in path.read_bytes()]
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("at_once", [1, 2, 3])
 def test_a_server_is_started_once_however_many_shares_there_are(
     at_once, served_words, vllm_words, tmp_path, monkeypatch

@@ -13,6 +13,7 @@ from sdbench.serve.answer import UnansweredError
 from sdbench.serve.client import Client
 from sdbench.serve.dialect import at
 from sdbench.serve.pump import Pump
+from sdbench.types import EngineError
 
 if TYPE_CHECKING:
     from sdbench.engines.served.options import Http
@@ -43,12 +44,13 @@ def _describe_server(kind: Http, url: str, pump: Pump) -> str:
     dialect, client = kind.dialect, Client(url, kind.dialect, kind.patience, kind.headers)
     pump.run(client.open())
     try:
-        version, listing, info = (pump.run(client.get(x)) for x in (dialect.version, "/v1/models", dialect.info))
-    except UnansweredError:
+        version, info = (pump.run(client.get(page)) for page in (dialect.version, dialect.info))
+        listing = pump.run(client.models())
+    except (UnansweredError, EngineError):  # it does not answer, or not with this key
         return UNKNOWN
     finally:
         pump.run(client.close())
-    models = [[at(model, key) for key in ("id", "root", "max_model_len")] for model in at(listing, "data") or []]
+    models = [[at(model, key) for key in ("id", "root", "max_model_len")] for model in listing]
     return f"{at(version, dialect.version_name)} {_digest([models, info])}"
 
 

@@ -45,6 +45,10 @@ class LlamaCpp(StartedServers):
         if self.slots is not None:
             integer("engine.slots", self.slots, 1, 4096)
 
+    def api_key(self) -> str | None:
+        """Return the first of the keys, which commas separate."""
+        return (super().api_key() or "").partition(",")[0]
+
     @property
     def most_requests(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         """The server's slots: further requests would wait in its queue."""

@@ -153,8 +153,7 @@ class Servers:
         return None if version is None else str(version)
 
     def _served_name(self, client: Client, setting: ServerSetting) -> str:
-        listing = self.pump.run(client.get("/v1/models"))
-        models = [model for model in (at(listing, "data") or []) if isinstance(model, dict)]
+        models = self.pump.run(client.models())
         if not models:
             raise ConfigError(
                 f"the server at {client.url} lists no models at /v1/models: engine.url is the address before /v1"

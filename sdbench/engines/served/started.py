@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,18 @@ class StartedServers(Http, ABC):
     always: Mapping[str, Any] = field(default_factory=dict)
     health: str = "/health"
     installed: Mapping[str, Any] = field(init=False, default_factory=dict)  # facts about the server's program
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        key = self.api_key()
+        if key and not any(name.lower() == "authorization" for name in self.headers):
+            # A new mapping: that of the options goes into the records.
+            self.headers = {**self.headers, "Authorization": f"Bearer {key}"}
+
+    def api_key(self) -> str | None:
+        """Return the key that the servers want, from the variable that sets it in their environment."""
+        variables = {**os.environ, **{name: str(value) for name, value in self.env.items()}}
+        return variables.get(self.secret.get("api_key", ""))
 
     @abstractmethod
     def words(self, job: Job, setting: ServerSetting, port: int) -> Sequence[str]:
