@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
-ARGS = {"dtype": "float32", "max_model_len": 512, "enforce_eager": True}
+ARGS = {"dtype": "float32", "max_model_len": 1024, "enforce_eager": True}
 SERVER = (  # the same as words of a run
     *(f"engine.args.{name}={str(value).lower()}" for name, value in ARGS.items()),
     *(f"engine.env.{name}={value}" for name, value in CPU.items()),

@@ -59,6 +59,8 @@ class Dialect:
     tokenize_text: str = "prompt"
     tokenize_request: Mapping[str, Any] = field(default_factory=lambda: {"add_special_tokens": False})
     info: str | None = None
+    context: str | None = None  # of `info`: tokens of the longest text; servers like vLLM list it with the model
+    context_flag: str = "max_model_len"  # the option that sets it
     counters_at: str = "/metrics"
     keeps_connections: bool = True  # False: it closes a connection after a stream; a new request needs a new one
     is_cumulative: bool = False  # whether each chunk repeats all ids so far

@@ -203,6 +203,12 @@ def test_a_server_of_another_draft_length(refused, llamacpp):
     assert "drafts 5 tokens a step: write num_draft=5, or start it with spec_draft_n_max=3" in sentence
 
 
+def test_a_slot_that_is_too_short_for_an_answer(refused, llamacpp):
+    sentence = refused(*engine_words(llamacpp(context=40)))
+    assert "takes texts of 40 tokens, and this run needs" in sentence
+    assert "(ctx_size, which the slots share), or lower max_new_tokens" in sentence
+
+
 def test_a_server_that_wants_a_key_for_everything_but_the_list_of_models(refused, llamacpp):
     assert "wants a key: engine.headers.Authorization=" in refused(*engine_words(llamacpp(api_key="sesame")))
 

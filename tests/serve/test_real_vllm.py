@@ -86,7 +86,7 @@ def run(results: Path, *words: str) -> Results:
 
 
 def served(*words: str) -> list[str]:
-    args = ["engine.args.max_model_len=512", "engine.args.enforce_eager=true", "engine.args.dtype=float32"]
+    args = ["engine.args.max_model_len=1024", "engine.args.enforce_eager=true", "engine.args.dtype=float32"]
     return ["engine=vllm", f"engine.python={PYTHON}", *args, *words]
 
 
@@ -175,7 +175,7 @@ def plugged(folder: Path, **speculative: object) -> Iterator[str]:
     args = {
         "model": embedded.path("llama-tiny", "target"),
         "port": port,
-        "max_model_len": 512,
+        "max_model_len": 1024,
         "enforce_eager": True,
         "dtype": "float32",
         "per_request_spec_decode_metrics": "detailed",

@@ -1,5 +1,6 @@
 """Bad input of a server's engine: one sentence each, exit code 2, before any decoding."""
 
+import re
 import socket
 from pathlib import Path
 
@@ -93,6 +94,21 @@ def test_a_probe_leaves_room_for_a_whole_block(refused, standin):
     """A server that drafts no further than the request's end is not taken for one that drafts less."""
     server = standin(lambda body: Text([5] * 2, [0], [min(9, body["max_tokens"] - 2)]))
     assert "drafts 9 tokens a step" in refused("engine=http", f"engine.url={server.url}", num_draft=12)
+
+
+def test_a_server_whose_context_is_too_short_for_an_answer(served_words, standin, tmp_path, capsys):
+    """It would cut the answer there, and report it as one that reached max_new_tokens."""
+    server = standin(context=40)
+    words = [*served_words(tmp_path, n=1, report="off"), "engine=http", f"engine.url={server.url}"]
+    assert main(words) == 2
+    text = r"takes texts of 40 tokens, and this run needs (\d+) for its longest prompt and max_new_tokens=24: start it with"
+    match = re.search(text, capsys.readouterr().err)
+    assert match is not None
+    server.context = int(match[1]) - 1
+    assert main(words) == 2
+    assert f"start it with at least {match[1]} (max_model_len), or lower max_new_tokens" in capsys.readouterr().err
+    server.context = int(match[1])
+    assert main(words) == 0
 
 
 def test_a_server_that_wants_a_key(refused, standin):

@@ -1,13 +1,20 @@
 """The comparison of two engines: differences by example, equal within a margin only where their intervals say so."""
 
+import json
+import re
+from pathlib import Path
+
 import numpy as np
 import pandas as pd
 import pytest
 
-from scripts import vllm_tables
+from scripts import vllm_cpu, vllm_tables
+from sdbench import embedded
 from sdbench.cli import main
 from sdbench.metrics.stats import Estimate
 from sdbench.records import read
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.filterwarnings("ignore:invalid value")  # a slot that was never examined has no rate
@@ -58,3 +65,18 @@ def test_a_slip_is_one_sentence(words, says, capsys):
         vllm_tables.main(words)
     assert ended.value.code == 2
     assert says in capsys.readouterr().err
+
+
+def test_servers_of_scripts_and_documents_have_room_for_every_text_of_the_tiny_pairs():
+    """A shorter context is refused where a prompt with max_new_tokens does not fit, whatever the answers are."""
+    sizes = {
+        json.loads((embedded.path(pair, role) / "config.json").read_text())["max_position_embeddings"]
+        for pair in embedded.PAIRS
+        for role in ("target", "draft")
+    }
+    (size,) = sizes
+    assert vllm_cpu.ARGS["max_model_len"] == size
+    pages = [(ROOT / name).read_text() for name in ("docs/engines.md", "results/README.md")]
+    lengths = re.findall(r"engine\.args\.max_model_len=(\d+)|--max-model-len (\d+)", " ".join(pages))
+    assert len(lengths) == 5
+    assert all(int(one or other) >= size for one, other in lengths)

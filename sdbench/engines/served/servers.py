@@ -119,7 +119,10 @@ class Servers:
         self.pump.run(client.open())
         try:
             version = self._version(client)
-            client.model = self._served_name(client, setting)
+            model = self._served_model(client, setting)
+            client.model = str(model.get("id"))
+            info = self.pump.run(client.get(client.dialect.info))
+            self._refuse_short_context(client, model, info)
             self._compare_tokenizers(client)
             self._look_for_the_plugin(client, setting)
             answer = self._probe(client, setting)
@@ -129,7 +132,7 @@ class Servers:
                 "setting": setting.label,
                 "model": client.model,
                 "version": version,
-                "info": self.pump.run(client.get(client.dialect.info)),
+                "info": info,
                 "counts": "steps" if tells_steps else "pooled" if setting.role == "pair" else "none needed",
                 "engine": self.job.run.engine.name,
                 **started,
@@ -152,7 +155,8 @@ class Servers:
         version = at(answer, client.dialect.version_name)
         return None if version is None else str(version)
 
-    def _served_name(self, client: Client, setting: ServerSetting) -> str:
+    def _served_model(self, client: Client, setting: ServerSetting) -> Mapping[str, Any]:
+        """Return what the server lists about the model of this setting."""
         models = self.pump.run(client.models())
         if not models:
             raise ConfigError(
@@ -164,15 +168,26 @@ class Servers:
                 raise ConfigError(
                     f"engine.model={show(self.kind.model)} is not served at {client.url}, which has {', '.join(ids)}"
                 )
-            return self.kind.model
+            return models[ids.index(self.kind.model)]
         names = self._names_of(setting.role)
         for model in models:
             if names(str(model.get("id"))) or names(str(model.get("root"))):
-                return str(model.get("id"))
+                return model
         raise ConfigError(
             f"the server at {client.url} serves {', '.join(ids)}, and this run asks for {wanted}: write model= as it is served, or "
             f"engine.model={ids[0]} if that is the same model under another name"
         )
+
+    def _refuse_short_context(self, client: Client, model: Mapping[str, Any], info: Any) -> None:
+        """Raise if an answer may not fit: the server would cut it, and report that it reached max_new_tokens."""
+        needed, sizes = self.job.longest, (at(model, "max_model_len"), at(info, client.dialect.context))
+        size = min((size for size in sizes if isinstance(size, int)), default=needed)
+        if size < needed:
+            raise ConfigError(
+                f"the server at {client.url} takes texts of {size} tokens, and this run needs {needed} for its longest prompt and "
+                f"max_new_tokens={self.job.task.max_new_tokens}: start it with at least {needed} ({client.dialect.context_flag}), "
+                "or lower max_new_tokens"
+            )
 
     def _names_of(self, role: str) -> Callable[[str], bool]:
         """Return whether a name is that of the model. The path of a GGUF file may differ on another machine."""
