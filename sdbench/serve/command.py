@@ -13,6 +13,7 @@ from sdbench.config import ConfigError, show
 # Runs in the server's interpreter: prints the installed version and commit without importing the package.
 LOOK = """
 import importlib.metadata as m, importlib.util as u, json, pathlib, re, sys
+sys.path = [p for p in sys.path if p]  # installed there, not in the folder that this runs in
 spec = u.find_spec("MODULE")
 names = m.packages_distributions().get("MODULE", ["MODULE"]) if spec else []
 texts = [p.read_text() for p in pathlib.Path(spec.origin).parent.glob("_version.py")] if spec and spec.origin else []
@@ -46,7 +47,10 @@ def flags(args: Mapping[str, Any]) -> list[str]:
     return words
 
 
-def look(python: str, module: str) -> dict[str, Any]:
+INSTALLED_BY = "name the interpreter of an environment where it is installed (scripts/vllm_env makes one)"
+
+
+def look(python: str, module: str, advice: str = INSTALLED_BY) -> dict[str, Any]:
     """Return the version of a server's package in an interpreter; raise ConfigError if either does not exist."""
     option = f"engine.python={show(python)}"
     try:
@@ -58,10 +62,7 @@ def look(python: str, module: str) -> dict[str, Any]:
     except (OSError, subprocess.SubprocessError, ValueError, IndexError) as error:
         raise ConfigError(f"{option} is not a Python that can list its packages ({type(error).__name__})") from None
     if not facts["there"]:
-        raise ConfigError(
-            f"{option} has no {module}: name the interpreter of an environment where it is installed "
-            "(scripts/vllm_env makes one)"
-        )
+        raise ConfigError(f"{option} has no {module}: {advice}")
     return facts
 
 

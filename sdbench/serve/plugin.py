@@ -1,6 +1,7 @@
 """Tests of the vLLM of an interpreter. `python -m sdbench.serve.plugin --check PYTHON` tests whether our plug-in fits it.
 
-The exit code is 0 if it fits. It is 2, with the differences, if it does not fit, or if vLLM or the plug-in is not installed.
+The exit code is 0 if it fits. It is 2, with the differences, if it does not fit, or if vLLM, the plug-in or sdbench, whose rules it
+runs, is not installed.
 """
 
 import os
@@ -55,8 +56,9 @@ def main(argv: Sequence[str]) -> int:
         return 2
     try:
         facts = look(argv[1], "vllm")
-        if not look(argv[1], "sdbench_vllm")["there"]:
-            raise ConfigError(f"{argv[1]} has no sdbench_vllm: pip install --no-deps plugins/vllm there")
+        advice = f"in a checkout of sdbench, {argv[1]} -m pip install --no-deps . plugins/vllm installs both"
+        for module in ("sdbench", "sdbench_vllm"):
+            look(argv[1], module, advice)
     except ConfigError as error:
         print(f"sdbench: {error}", file=sys.stderr)
         return 2
