@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
+from llamacpp_standin import PROMPT_MS, TOKEN_MS
 from standin import Text, decoded
 
 from sdbench.cli import main
@@ -105,6 +106,9 @@ def test_users_of_a_closed_loop_do_not_ask_for_ids_that_a_stream_leaves_out(serv
     loads = read(tmp_path / NAME).loads
     assert loads.groupby("concurrency")["tokens"].unique().map(len).tolist() == [1, 1, 1]
     assert loads["held_s"].notna().all(), "no block was disturbed"
+    assert loads["server_first_token_s"].to_numpy() == pytest.approx(PROMPT_MS / 1000)
+    assert loads["server_decode_s"].to_numpy() == pytest.approx(loads["tokens"] * TOKEN_MS / 1000)
+    assert loads["server_queue_s"].isna().all(), "it does not report its queue"
 
 
 @pytest.mark.parametrize(
