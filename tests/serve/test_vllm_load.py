@@ -2,12 +2,16 @@
 
 import json
 import math
+import statistics
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from scripts import bench_vllm_load
 from sdbench.engines.served.open_loop import SentRequest
+
+ROOT = Path(__file__).parents[2]
 
 
 def test_fields_are_those_of_their_definitions():
@@ -94,6 +98,28 @@ def test_what_only_one_side_counts_is_not_equal():
 def test_two_per_cent_by_the_median():
     assert bench_vllm_load.is_within([0.9, 1.019, 1.02])
     assert not bench_vllm_load.is_within([1.0, 1.03, 1.03])
+
+
+@pytest.mark.results
+def test_what_docs_engines_says_of_the_committed_comparison():
+    """It is of an earlier version of the script, with 16 fields."""
+    turns = json.loads((ROOT / "results" / "benchmarks" / "vllm_load.json").read_text())["turns"]
+    ratios = {name: [turn[name][0] / turn[name][1] for turn in turns] for name in turns[0]}
+    apart = {name: 100 * (statistics.median(each) - 1) for name, each in ratios.items()}
+    first = [f"{kind}_ttft_ms" for kind in ("mean", "p50", "p90", "p99")]
+    last = ["p99_tpot_ms", "p99_e2el_ms"]
+    within = [name for name, each in ratios.items() if bench_vllm_load.is_within(each)]
+    assert len(within) == 10
+    assert set(apart) - set(within) == {*first, *last}
+    assert [apart[name] for name in ("completed", "total_output_tokens")] == [0, 0]
+    assert {round(apart[name], 1) for name in ("request_throughput", "output_throughput")} == {1.0}
+    latencies = [apart[name] for name in within if name.endswith(("_tpot_ms", "_e2el_ms"))]
+    assert (len(latencies), round(max(map(abs, latencies)), 1)) == (6, 1.4)
+    sooner = [-apart[name] for name in first]
+    assert (round(min(sooner), 1), round(max(sooner), 1)) == (2.5, 3.8)
+    assert [round(apart[name]) for name in last] == [7, 5]
+    spread = [ratio for name in last for ratio in ratios[name]]
+    assert (round(min(spread), 2), round(max(spread), 2)) == (0.9, 1.11)
 
 
 def test_without_an_interpreter(capsys):
