@@ -204,6 +204,20 @@ def test_real_drafters_and_models_without_a_sibling(composer):
     assert run.task.options["chat"] is True
 
 
+@pytest.mark.slow
+def test_files_of_a_real_experiment_go_to_the_folder_of_its_own_pair(composer):
+    """Files without the name of their pair would join the records of another pair."""
+    readme = (FOLDER / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| ((?:`real-[\w-]+`(?:, )?)+) \| `([\w-]+)` \|", readme, re.MULTILINE)
+    names = {experiment: name for experiments, name in rows for experiment in re.findall(r"`([\w-]+)`", experiments)}
+    assert len(names) == 6
+    for experiment in (name for name in NAMES if name.startswith("real-")):
+        corpus = ["drafter.corpus=pyproject.toml"] if experiment.endswith("-retrieval") else []
+        (run,) = runs_of(composer, f"experiment={experiment}", *corpus)
+        assert run.model.name == names.get(experiment, "qwen-coder-small")
+    assert "| all others | `qwen-coder-small` |" in readme
+
+
 def test_the_guide_s_lenient_span_is_marked_in_the_prompt_of_the_real_task(composer):
     guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
     (line,) = (line for line in guide.splitlines() if "verifier=within" in line and "python -m sdbench" in line)
