@@ -218,6 +218,13 @@ def test_files_of_a_real_experiment_go_to_the_folder_of_its_own_pair(composer):
     assert "| all others | `qwen-coder-small` |" in readme
 
 
+def test_rows_of_humaneval_are_drawn_and_those_of_the_other_real_tasks_are_the_first(composer):
+    """results/real/README.md says "the first 24" of a pass over fewer rows than the task has."""
+    for task, seed in {"humaneval": 42, "mbpp": None, "gsm8k": None, "wmt": None, "xsum": None, "cnndm": None}.items():
+        (run,) = runs_of(composer, f"experiment=real-{task}")
+        assert run.task.options["seed"] == seed
+
+
 def test_the_guide_s_lenient_span_is_marked_in_the_prompt_of_the_real_task(composer):
     guide = (ROOT / "docs/guide.md").read_text(encoding="utf-8")
     (line,) = (line for line in guide.splitlines() if "verifier=within" in line and "python -m sdbench" in line)

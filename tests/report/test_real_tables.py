@@ -302,6 +302,48 @@ def test_other_draft_lengths_on_word_problems_are_what_the_documentation_says():
 
 
 @pytest.mark.results
+def test_what_rounding_alone_moves_on_word_problems_is_what_the_readme_says():
+    (texts,) = pd.read_csv(COMMITTED / "gsm8k-rules/equal_texts.csv").to_dict("records")
+    table = pd.read_csv(COMMITTED / "gsm8k-rules/summary.csv").set_index("verifier")
+    (over_w,) = pd.read_csv(COMMITTED / "gsm8k/equal_texts.csv")["num_equal"]
+    margin, explained = (f"{texts[name]:g}".lstrip("0") for name in ("margin", "explained"))
+    lossless, target = (round(100 * table.loc[name, "quality"]) for name in ("lossless", "target"))
+    gain, low, high = (
+        f"{100 * table.loc['lossless', f'difference_from_target{end}']:.1f}" for end in ("", "_low", "_high")
+    )
+    assert f"{texts['num_equal']} of {texts['num']} lossless texts equal the target's own" in prose()
+    assert f"where it was {over_w} in the run over w" in prose()
+    assert f"at most {margin} apart where texts part, a single step of bfloat16" in prose()
+    assert (
+        f"rounding explains {explained}. The lossless texts solve {lossless} problems, the target alone {target}"
+        in prose()
+    )
+    assert f"+{gain} points [{low}, {high}], which is a difference beyond noise" in prose()
+
+
+@pytest.mark.results
+def test_losses_of_other_rules_on_programs_are_not_significant_and_none_excludes_five_points():
+    table = pd.read_csv(COMMITTED / "humaneval-rules/summary.csv").set_index("verifier")
+    rules = table.loc[["typical", "bild", "lenience", "mars"]]
+    assert (rules["n"] == 164).all()
+    losses = (-100 * rules["difference"]).round(1)
+    assert f"losses of {losses.min()} to {losses.max()} points are not statistically significant" in prose()
+    assert (rules["difference_high"] > 0).all()
+    assert (-100 * rules["difference_low"] > 5).all()
+
+
+@pytest.mark.results
+def test_without_packing_lossless_decoding_is_not_ahead_of_assisted_generation():
+    rates = {}
+    for task, num_draft in (("humaneval", 5), ("wmt", 1)):
+        table = pd.read_csv(COMMITTED / f"{task}-assisted/summary.csv").query(f"num_draft == {num_draft}")
+        speeds = table.set_index("verifier")["speedup_end_to_end"]
+        rates[task] = [f"{speeds[name]:.2f}" for name in ("lossless", "assisted")]
+    words = "{} and assisted generation {} times as fast as plain `generate` on HumanEval, and {} and {} times on WMT"
+    assert words.format(*rates["humaneval"], *rates["wmt"]) in prose()
+
+
+@pytest.mark.results
 def test_relaxing_the_plan_alone_gains_and_loses_what_the_readme_says():
     table = pd.read_csv(COMMITTED / "gsm8k-plan-rules/summary.csv").set_index("verifier")
     assert (table["n"] == 50).all()
