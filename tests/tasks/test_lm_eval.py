@@ -13,7 +13,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-from lm_eval_rows import IMPORTED, OWN, both_sides, check_both, make_hub
+from lm_eval_rows import IMPORTED, OWN, both_sides, check_both
 from own import path
 
 import sdbench.tasks
