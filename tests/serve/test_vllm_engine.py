@@ -1,15 +1,20 @@
 """engine=vllm with a stand-in in place of vLLM: started, waited for, asked, and gone, whatever happens."""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from processes import gone, is_alive, noted
 
 from sdbench.cli import main
+from sdbench.config import Model
+from sdbench.engines.served.request import ServerSetting
+from sdbench.engines.served.started import Vllm
 from sdbench.records import read
 
 pytestmark = pytest.mark.usefixtures("no_figures")
@@ -49,6 +54,21 @@ def test_one_server_for_each_setting_its_arguments_in_the_provenance_and_none_le
     assert (pair["installed"]["version"], pair["installed"]["commit"]) == ("0.32.0", "g1234567")
     assert pair["started_s"] > 0
     assert gone(noted(note)), "the last server and its worker"
+
+
+def test_servers_get_the_revisions_of_the_run():
+    model = Model("pair", "org/big", "org/small", target_revision="v1", draft_revision="v2")
+    engine = Vllm(python="py", speculative={"method": "draft_model"})
+    job = SimpleNamespace(run=SimpleNamespace(model=model))
+    pair = ServerSetting("pair", num_draft=3, rule="{}")
+    words = list(engine.words(job, pair, 8000))
+    assert words[words.index("--revision") + 1] == "v1"
+    config = json.loads(words[words.index("--speculative-config") + 1])
+    assert (config["model"], config["revision"]) == ("org/small", "v2")
+    words = list(engine.words(job, ServerSetting("draft"), 8000))
+    assert words[words.index("--revision") + 1] == "v2"
+    unpinned = SimpleNamespace(run=SimpleNamespace(model=Model("pair", "org/big", "org/small")))
+    assert "revision" not in " ".join(engine.words(unpinned, pair, 8000))
 
 
 @pytest.mark.slow

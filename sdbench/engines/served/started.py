@@ -129,10 +129,12 @@ class Vllm(StartedServers):
     reserved_speculative: ClassVar[Mapping[str, str]] = {
         "num_speculative_tokens": "num_draft=",
         "rejection_sample_method": "verifier=",
+        "revision": "model.draft_revision=",
     }
     reserved: ClassVar[Mapping[str, str]] = {
         **{name: _set_from("speculative") for name in ("speculative_config", "model")},
         **{name: _set_from(name) for name in ("host", "port")},
+        "revision": "model.target_revision= and model.draft_revision=",
     }
 
     secret: ClassVar[Mapping[str, str]] = {**StartedServers.secret, "api_key": "VLLM_API_KEY"}
@@ -193,7 +195,7 @@ class Vllm(StartedServers):
         assert self.python is not None, "find() comes first"
         usual = self.always if setting.role == "pair" else self.alone
         model = model_id_of(job.run, setting.role, is_folder=True)
-        args = {"model": model, "host": self.host, "port": port, **usual, **self.args}
+        args = {"model": model, **_revision(job, setting.role), "host": self.host, "port": port, **usual, **self.args}
         return words_of(self.python, self.entry, args, self._speculative_config(job, setting))
 
     def _speculative_config(self, job: Job, setting: ServerSetting) -> Mapping[str, Any] | None:
@@ -201,5 +203,12 @@ class Vllm(StartedServers):
             return None
         rule = {} if setting.rule == PLUGIN else json.loads(setting.rule)
         has_draft = self.speculative.get("method") == "draft_model"
-        draft = {"model": model_id_of(job.run, "draft", is_folder=True)} if has_draft else {}
+        draft = {"model": model_id_of(job.run, "draft", is_folder=True), **_revision(job, "draft")} if has_draft else {}
         return {**draft, **self.speculative, "num_speculative_tokens": setting.num_draft, **rule}
+
+
+def _revision(job: Job, role: str) -> dict[str, str]:
+    """Return the commit of the hub that a server must serve for a role, as the run's own reading of the metadata does."""
+    model = job.run.model
+    revision = model.draft_revision if role == "draft" else model.target_revision
+    return {} if revision is None else {"revision": revision}
