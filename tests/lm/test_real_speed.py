@@ -1,6 +1,7 @@
 """scripts/real_speed.py: every figure is measured on a pair and a file of problems, and bad words end it with one sentence."""
 
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -100,6 +101,25 @@ def test_a_call_of_a_real_pair_takes_at_most_1_10_of_its_bare_forwards(rows, tem
     row = figures.loc[f"batch {rows}, no measures, T = {temperature}: over bare forwards"]
     assert row["n"] >= 3
     assert row["median"] <= 1.10
+
+
+@pytest.mark.results
+@pytest.mark.parametrize(
+    ("rows", "temperature", "shown"),
+    [
+        (1, 0, "1.07 [1.02, 1.21]"),
+        (32, 0, "1.11 [1.06, 1.19]"),
+        (1, 1, ".90 [.87, 1.13]"),
+        (32, 1, "1.11 [1.01, 1.21]"),
+    ],
+)
+def test_a_call_with_all_measures_takes_what_the_readme_says(rows, temperature, shown):
+    figures = pd.read_csv(COMMITTED / "speed.csv").set_index("name")
+    row = figures.loc[f"batch {rows}, all measures, T = {temperature}: over bare forwards"]
+    assert row["n"] >= 3
+    assert shown in " ".join((COMMITTED / "README.md").read_text().split())
+    expected = [float(number) for number in re.findall(r"\d*\.\d+", shown)]
+    assert row[["median", "low", "high"]].tolist() == pytest.approx(expected, abs=0.00501)
 
 
 @pytest.mark.results
