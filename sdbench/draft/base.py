@@ -23,6 +23,8 @@ class BaseDrafter(ABC):
     has_logits: ClassVar[bool] = True
     # Whether `draft` may be called again within a round, for a text that ends in earlier drafts.
     continues_drafts: ClassVar[bool] = False
+    # Whether it reads the target's keys, values or states. If not, the target may read a prompt as late as in its first round.
+    reads_target: ClassVar[bool] = True
     # Option -> its values that are words: they name no file, though one may be called so.
     option_words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
@@ -69,6 +71,7 @@ class NoDraft(BaseDrafter):
     """Draft blocks without slots: plain autoregressive decoding is speculation with empty drafts."""
 
     version: ClassVar[str] = "1"
+    reads_target: ClassVar[bool] = False
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
         return DraftBlock.empty(lengths)

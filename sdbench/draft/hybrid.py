@@ -28,6 +28,7 @@ class HybridDrafter(BaseDrafter):
     needs: ClassVar[frozenset[str]] = frozenset({"draft"})
     varies_length: ClassVar[bool] = True
     has_logits: ClassVar[bool] = False  # looked-up tokens have none
+    reads_target: ClassVar[bool] = False
 
     def __init__(self, setup: DraftSetup, threshold: float, shortest: int, longest: int) -> None:
         self.inner = ModelDrafter.build(setup)

@@ -40,6 +40,7 @@ class VariableLength:
         self.limits = replace(limits, num_draft=(max(low, policy.least), high))
         self.version = f"{getattr(drafter, 'version', '')} {policy.version}"
         self.facts, self.has_logits = getattr(drafter, "facts", {}), bool(getattr(drafter, "has_logits", True))
+        self.reads_target = bool(getattr(drafter, "reads_target", True))
         self.draws_draft_law = bool(getattr(drafter, "draws_draft_law", False))
         self.calls_sure = policy.calls_sure or bool(getattr(drafter, "calls_sure", False))
         self.reads_history = policy.reads_history or bool(getattr(drafter, "reads_history", False))

@@ -14,6 +14,8 @@ from sdbench.types import Context, DraftBlock, DraftSetup
 class TextDrafter(BaseDrafter):
     """Drafts from the row's own text, without a model, with an index for each row."""
 
+    reads_target: ClassVar[bool] = False
+
     def __init__(self, shortest: int, longest: int) -> None:
         for name, value in {"shortest": shortest, "longest": longest}.items():
             if not is_whole(value):

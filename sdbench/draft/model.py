@@ -19,7 +19,8 @@ class ModelDrafter(BaseDrafter):
     """The pair's draft model, under the warpers of the target.
 
     A round begins with the last two tokens of a text. The first was not run yet if the whole last block was kept; otherwise it
-    is written again, unchanged. So shapes are constant, and nothing has to track what is cached.
+    is written again, unchanged. So shapes are constant, and nothing has to track what is cached. Only the first round of a
+    text alone in its batch may read more: the rest of its prompt, as the target's does, unless steps are captured.
     """
 
     version: ClassVar[str] = "1"
@@ -27,8 +28,10 @@ class ModelDrafter(BaseDrafter):
     needs: ClassVar[frozenset[str]] = frozenset({"draft"})
     draws_draft_law: ClassVar[bool] = True
     continues_drafts: ClassVar[bool] = True
+    reads_target: ClassVar[bool] = False
 
     cache: RaggedCache  # from open to close
+    num_read: int | None = None  # tokens of a text alone in its batch that are cached before its first round
 
     def __init__(self, model: LM, warp: Warp) -> None:
         self.model, self.warp = model, warp
@@ -48,10 +51,14 @@ class ModelDrafter(BaseDrafter):
         return self.prefill_all([prompt], [prefix])[0]
 
     def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Prefix]) -> list[Prefix]:
-        return self.model.prefill_all([prompt[:-2] for prompt in prompts])
+        starts = [prompt[:-2] for prompt in prompts]
+        if self.model.mode == "off":
+            starts = [start[: prefix.length] for start, prefix in zip(starts, prefixes, strict=True)]
+        return self.model.prefill_all(starts)
 
     def admit(self, row: int, prefix: Prefix) -> None:
         self.cache.write(row, prefix)
+        self.num_read = prefix.length if self.cache.num_rows == 1 else None
 
     def move(self, source: int, row: int) -> None:
         self.cache.move(source, row, self.cache.slots)
@@ -59,7 +66,9 @@ class ModelDrafter(BaseDrafter):
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
         if not k:
             return DraftBlock.empty(lengths)
-        tail = context.lengths[:, None] + torch.arange(-2, 0, device=lengths.device)
+        count = 2 if self.num_read is None else max(2, context.longest - self.num_read)
+        self.num_read = None
+        tail = context.lengths[:, None] + torch.arange(-count, 0, device=lengths.device)
         ids = context.tokens.gather(1, tail.clamp_min(0))
         cache, wanted = self.cache, tuple(name for name in ("raw", "draft_hidden") if name in needs)
         kv_length = self.model.kv_length(context.longest + k - 1, cache)
@@ -78,10 +87,10 @@ class ModelDrafter(BaseDrafter):
     def _propose(
         self, cache: RaggedCache, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return tokens [B,K] and laws [B,K,V] after texts of `sizes` [B] that end in ids [B,2], with logits and states."""
-        k = u.shape[1]
-        positions = sizes[:, None] + torch.arange(-2, k - 1, device=u.device)  # [B,K+1]
-        plans = self.model.plan(positions, cache, kv_length).split([2, *[1] * (k - 1)])
+        """Return tokens [B,K] and laws [B,K,V] after texts of `sizes` [B] that end in ids [B,T], with logits and states."""
+        k, count = u.shape[1], ids.shape[1]
+        positions = sizes[:, None] + torch.arange(-count, k - 1, device=u.device)  # [B,T+K-1]
+        plans = self.model.plan(positions, cache, kv_length).split([count, *[1] * (k - 1)])
 
         def forward(ids: Tensor, plan: Plan) -> tuple[Tensor, Tensor]:
             return self.model.forward_hidden(ids, plan, cache, keep=1)

@@ -73,6 +73,11 @@ class Batch:
     def longest(self) -> int:
         return max(row.length for row in self.rows)
 
+    @property
+    def num_unread(self) -> int:
+        """How many of the last tokens of each text the next forward pass of the target reads."""
+        return max(row.num_unread for row in self.rows)
+
     def begin(self, wanted: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Begin a round: return how much each row may draft [B], and its uniforms [B,2K+1] in the order of `noise.table`."""
         rounds = [len(row.drafted) for row in self.rows]

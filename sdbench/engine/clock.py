@@ -1,9 +1,11 @@
 """Host time after the device has finished. Without timing, nothing is synchronised."""
 
+import statistics
 import time
 
 import torch
 
+from sdbench.engine.row import Decoding
 from sdbench.types import Timing
 
 
@@ -28,8 +30,13 @@ class Clock:
         """Return a reading inside a round."""
         return self.read() if self.is_split else 0.0
 
-    def timing(self, prefill_s: float, rounds_s: list[float], split_s: list[float]) -> Timing | None:
+    def timing(self, row: Decoding) -> Timing | None:
+        """Return the times of a text. Of a first round that read the prompt, what exceeds a typical round is prefill."""
         if not self.is_on:
             return None
-        first_s = prefill_s + sum(rounds_s[:1])
-        return Timing(prefill_s, sum(rounds_s), first_s, tuple(rounds_s), *(split_s if self.is_split else ()))
+        prefill_s, rounds_s = row.prefill_s, list(row.rounds_s)
+        until_first_s = prefill_s + sum(rounds_s[:1])
+        if row.begins_with_prompt and len(rounds_s) > 1:
+            rounds_s[0] = min(rounds_s[0], statistics.median(rounds_s[1:]))
+            prefill_s = until_first_s - rounds_s[0]
+        return Timing(prefill_s, sum(rounds_s), until_first_s, tuple(rounds_s), *(row.split_s if self.is_split else ()))

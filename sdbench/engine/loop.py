@@ -18,8 +18,8 @@ from sdbench.engine.batch import Batch
 from sdbench.engine.clock import Clock
 from sdbench.engine.prefill import Prefixes
 from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
-from sdbench.lm.cache import RaggedCache
-from sdbench.lm.model import LM, concatenate_states
+from sdbench.engine.score import score_block
+from sdbench.lm.model import LM
 from sdbench.probs import Warp, clamp_nan_ids, has_nan_law, is_ids
 from sdbench.types import (
     DRAFTER_NEEDS,
@@ -27,7 +27,6 @@ from sdbench.types import (
     Drafter,
     Evidence,
     Generation,
-    PartialForward,
     Verdict,
     Verifier,
     needs_of,
@@ -122,7 +121,7 @@ class BatchRun:
                 # Before anything is admitted, so that running out of memory cannot lose a finished text.
                 for row in [row for row in batch.rows if row.is_done][::-1]:
                     del self.pending[row.index]
-                    yield row.finish(self.clock.timing(row.prefill_s, row.rounds_s, row.split_s))
+                    yield row.finish(self.clock.timing(row))
         finally:
             if watch is not None and (lost := [row for row in batch.rows if row.index in self.pending]):
                 watch(-len(lost), -sum(len(row.tokens) for row in lost))
@@ -155,7 +154,8 @@ class BatchRun:
         family, budget = batch.family_of[request.verifier], self.options.max_new_tokens
         if self.options.watch is not None:
             self.options.watch(1, 0)
-        batch.admit(Decoding(index, request, family, len(start.prompt), budget, start.prefill_s), start, slot)
+        row = Decoding(index, request, family, len(start.prompt), start.prefix.length, budget, start.prefill_s)
+        batch.admit(row, start, slot)
 
     def _round(self, batch: Batch) -> None:
         begun_s, count = self.clock.read(), len(batch.rows)
@@ -185,24 +185,28 @@ class BatchRun:
                     row.split_s = [old + new for old, new in zip(row.split_s, parts, strict=True)]
 
     def _score(self, batch: Batch, draft: DraftBlock) -> tuple[Evidence, Tensor]:
-        """Run the target over the last token and the draft: its law at each drafted slot and after.
+        """Run the target over what it has not read of the texts and over the draft: its law at each drafted slot and after.
 
         The evidence has valid ids only. Beside it, ids [B,1+K] are V where logits were NaN: the target's, then the draft's.
         """
-        sizes, warp = batch.lengths, self.options.warp
+        sizes, warp, num_unread = batch.lengths, self.options.warp, batch.num_unread
         wanted = tuple(sorted((self.needs | self.drafter_needs) & {"raw", "target_hidden", "layer_hidden"}))
-        ids = torch.cat((batch.tokens.gather(1, sizes[:, None] - 1), draft.tokens), 1)
+        width = draft.tokens.shape[1]
+        positions = sizes[:, None] + torch.arange(-num_unread, width, device=sizes.device)
+        ids = torch.cat((batch.tokens.gather(1, positions[:, :num_unread]), draft.tokens), 1)
         valid = ids.clamp(0, self.num_ids - 1)  # a slot that is not offered may hold anything
-        kv_length = self.target.kv_length(batch.longest + draft.tokens.shape[1], batch.cache)
+        kv_length = self.target.kv_length(batch.longest + width, batch.cache)
         begun = draft.partial_forward
-        step = partial(_score, self.target, batch.cache, warp, wanted, begun.num_layers)
-        name = "score", warp, wanted, begun.num_layers
-        p, *more = batch.cache.steps(step, name, kv_length, valid, sizes, *begun.states)
+        step = partial(score_block, self.target, batch.cache, warp, wanted, begun.num_layers, width + 1)
+        name = "score", warp, wanted, begun.num_layers, width
+        p, *more = batch.cache.steps(step, name, kv_length, valid, positions, *begun.states)
         if warp.is_greedy:
             ids, p = torch.cat((p.amax(1, keepdim=True), draft.tokens), 1), clamp_nan_ids(p, self.num_ids)
+        else:
+            ids = ids[:, num_unread - 1 :]
         extra = dict(zip(wanted, more, strict=True))
         q = draft.q.clamp(0, self.num_ids - 1) if is_ids(draft.q) else draft.q
-        draft = replace(draft, tokens=valid[:, 1:], q=q)
+        draft = replace(draft, tokens=valid[:, num_unread:], q=q)
         states = extra.get("target_hidden"), extra.get("layer_hidden")
         evidence = Evidence(p, draft, warp.is_greedy, extra.get("raw"), *states)
         count = len(batch.rows)
@@ -273,28 +277,3 @@ def spared_in(verdict: Verdict, draft: DraftBlock) -> Tensor:
     if verdict.is_spared is None:
         return torch.zeros(draft.tokens.shape, dtype=torch.bool, device=draft.tokens.device)
     return verdict.is_spared
-
-
-def _score(
-    target: LM,
-    cache: RaggedCache,
-    warp: Warp,
-    wanted: Sequence[str],
-    num_layers: int,
-    kv_length: int,
-    ids: Tensor,
-    sizes: Tensor,
-    *states: Tensor,
-) -> tuple[Tensor, ...]:
-    """Run the target over the last token and the draft: its law at each drafted slot and after the last.
-
-    The evidence has valid ids only. The ids [B,1+K] beside it are V where logits were NaN, first the target's, then the
-    draft's.
-    """
-    positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
-    plan = target.plan(positions, cache, kv_length)
-    with target.layer_states("layer_hidden" in wanted) as layer_states:
-        raw, hidden = target.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, states))
-    logits = warp.logits(raw) if "raw" in wanted else raw
-    extra = {"raw": logits, "target_hidden": hidden, "layer_hidden": concatenate_states(layer_states)}
-    return warp.law(logits), *(extra[name] for name in wanted)

@@ -29,6 +29,7 @@ class Decoding:
     request: Request
     family: int
     num_prompt: int
+    num_prefilled: int  # tokens of the prompt that the target has read before the first round
     budget: int
     prefill_s: float = 0.0
     tokens: list[int] = field(default_factory=list)
@@ -46,6 +47,16 @@ class Decoding:
     def length(self) -> int:
         """Tokens of the text, including the prompt."""
         return self.num_prompt + len(self.tokens)
+
+    @property
+    def num_unread(self) -> int:
+        """How many of the last tokens the target has not read: one, or before the first round the rest of the prompt."""
+        return 1 if self.drafted else self.num_prompt - self.num_prefilled
+
+    @property
+    def begins_with_prompt(self) -> bool:
+        """Return whether the first round reads more of the prompt than its last token."""
+        return self.num_prompt - self.num_prefilled > 1
 
     @property
     def draft_length(self) -> int:

@@ -146,7 +146,10 @@ class Drafter(Protocol):
         """Make room for `num_rows` texts of at most `capacity` tokens. `cache`: the target's (lm.RaggedCache)."""
 
     def prefill(self, prompt: Tensor, prefix: Any) -> Any:
-        """Compute what all rows of a prompt [L] share. `prefix`: the target's, of prompt[:-1] (lm.Prefix)."""
+        """Compute what all rows of a prompt [L] share. `prefix`: the target's, of prompt[:-1] (lm.Prefix).
+
+        If `reads_target` is declared False, the target may read more than the last token in its first round only.
+        """
         ...
 
     def admit(self, row: int, prefix: Any) -> None:
