@@ -1,6 +1,6 @@
-"""results/real/runs.md: does the command do with a real pair what it promises? Memory, a kill and a second dtype.
+"""results/real/runs.md: does the command do with a real pair what it promises? Memory, a kill, a second dtype and what it prints.
 
-    python scripts/real_runs.py TARGET DRAFT data=humaneval.jsonl [parts=memory,kill] [rows=1,8,32] [temperatures=0,1]
+    python scripts/real_runs.py TARGET DRAFT data=humaneval.jsonl [parts=memory,kill,lines] [rows=1,8,32] [temperatures=0,1]
                                 [dtype=bfloat16] [n=3] [tokens=48] [runs=FOLDER] [out=results/real]
 
 TARGET and DRAFT are GGUF files or folders; each figure is of whole commands, `python -m sdbench`, in processes of their own.
@@ -11,6 +11,8 @@ TARGET and DRAFT are GGUF files or folders; each figure is of whole commands, `p
 - kill: a run of n problems is killed (SIGKILL) when its first texts are recorded, and the same command continues; then the
   same in float32 in the same folder. Its records must equal those of an undisturbed folder, texts and counts, and its page must
   name both dtypes.
+- lines: when a run of LINES prints its first line, and how far its "s left" are from what it then took, from the tenth text to ten
+  seconds before its end.
 
 `runs` keeps the records, and must be empty or new: a run that finds its texts decodes none. `out` gets runs.csv and runs.md; rows
 of parts that are not measured stay, and rows of another pair are refused. The exit status is 1 if a figure misses its bound.
@@ -40,7 +42,7 @@ from sdbench.subcommand import Exit
 from sdbench.words import choose, exit_on_mistake, parse_words
 
 DEFAULTS = {
-    "parts": "memory,kill",
+    "parts": "memory,kill,lines",
     "rows": "1,8,32",
     "temperatures": "0,1",
     "dtype": "bfloat16",
@@ -53,6 +55,10 @@ DTYPES = ("bfloat16", "float32")
 BOUND = 0.15  # of the planned memory
 GIB = 2**30
 PLANNED = re.compile(r"memory: ([\d.]+) GiB of weights \+ ([\d.]+) of keys and values \+ ([\d.]+) of distributions")
+LINES: dict[str, object] = {"n": 16, "max_new_tokens": 256}  # answers of different lengths
+FIRST_LINE_S, FACTOR = 10, 2  # bounds of the first line and of "s left"
+LEAST_TEXTS, LEAST_LEFT_S = 10, 10  # an estimate before so many texts, or nearer to the end, is not judged
+PROGRESS = re.compile(r"decoding: (\d+)/(\d+) in ([\d.]+) s(?:.*?, (\d+) s left)?")
 COLUMNS = ("what", "wanted", "measured", "is_met")
 
 
@@ -155,6 +161,37 @@ def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
     yield Row("dtypes on the page of one folder", " and ".join(DTYPES), " and ".join(named), len(named) == len(DTYPES))
 
 
+def lines(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
+    """Yield when the first line came, and the estimate of the seconds left that is furthest from what they were."""
+    started_s, first_s, printed = time.monotonic(), float("nan"), []
+    command = pair.command(folder / "lines", dtype=options["dtype"], **LINES)
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            if not printed:
+                first_s = time.monotonic() - started_s
+            printed.append(line)
+    text = "".join(printed)
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}: {text[-2000:]}")
+    yield Row("first line of a run", f"within {FIRST_LINE_S} s", f"{first_s:.1f} s", first_s <= FIRST_LINE_S)
+    factors = factors_of(text)
+    measured = f"at most {max(factors):.2f}, in {len(factors)} lines"
+    yield Row('factor between "s left" and what was left', f"at most {FACTOR}", measured, max(factors) <= FACTOR)
+
+
+def factors_of(text: str) -> list[float]:
+    """Return for each estimate that is judged the factor, at least 1, between it and the seconds that were left."""
+    lines_of_run = [tuple(float(x or 0) for x in match) for match in PROGRESS.findall(text)]
+    end_s = lines_of_run[-1][2]
+    judged = [
+        (left_s, end_s - s) for done, _, s, left_s in lines_of_run if done >= LEAST_TEXTS and end_s - s >= LEAST_LEFT_S
+    ]
+    factors = [max(left_s / true_s, true_s / max(left_s, 1)) for left_s, true_s in judged]
+    assert factors, "the run ended before an estimate could be judged: give more texts"
+    return factors
+
+
 def num_texts(folder: Path) -> int:
     """Return how many texts all parts of the records hold, one that was written twice counted twice."""
     import pyarrow.parquet as pq
@@ -163,7 +200,7 @@ def num_texts(folder: Path) -> int:
     return sum(pq.read_metadata(part).num_rows for part in parts)
 
 
-PARTS = {"memory": memory, "kill": kill}
+PARTS = {"memory": memory, "kill": kill, "lines": lines}
 
 
 def write(out: Path, rows: list[Row], pair: str) -> None:

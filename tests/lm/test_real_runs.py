@@ -84,3 +84,16 @@ def test_the_command_did_on_the_real_pair_what_it_promises():
     numbers = table[table["what"].str.startswith("memory")]
     shares = [float(row.measured.split()[0]) / float(row.wanted.split()[0]) for row in numbers.itertuples()]
     assert (round(min(shares), 2), round(max(shares), 2)) == (0.86, 0.91), "what results/README.md says"
+
+
+def test_estimates_are_judged_from_the_tenth_text_to_ten_seconds_before_the_end():
+    text = """decoding: 0/64 in 5.0 s, 64 under way
+decoding: 9/64 in 10.0 s, 55 under way, 25 tokens/s, acceptance 0.8, 900 s left
+decoding: 10/64 in 20.0 s, 54 under way, 25 tokens/s, acceptance 0.8, 40 s left
+decoding: 40/64 in 50.0 s, 24 under way, 25 tokens/s, acceptance 0.8, 75 s left
+decoding: 63/64 in 95.0 s, 1 under way, 25 tokens/s, acceptance 0.8, 30 s left
+decoding: 64/64 in 100.0 s, 25 tokens/s, acceptance 0.8
+"""
+    assert real_runs.factors_of(text) == [2.0, 1.5]
+    with pytest.raises(AssertionError, match="give more texts"):
+        real_runs.factors_of(text.replace("100.0 s", "55.0 s").replace("10/64 in 20", "9/64 in 20"))
