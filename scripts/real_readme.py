@@ -70,8 +70,8 @@ seconds of all answers, with their prompts, of lossless decoding with as many dr
 """
 ASSISTED = """\
 A pass like those of latency, with columns as above. Both draft with the same model and as many tokens a round. Compare
-them with the prompt: transformers spends the first round together with it, but its tokens count as decoded, so the speed-up of
-assisted generation is too high by its share of first rounds.
+them with the prompt: in this pass transformers spent the first round together with it, which counted as no decoding, so the
+speed-up of assisted generation is too high by its share of first rounds.
 
 """
 PACKED = """\

@@ -10,6 +10,9 @@ from torch import Tensor
 
 from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Verdict
 
+# Methods that may read a text or the target.
+READING = frozenset({"open", "prefill", "prefill_all", "admit", "draft", "observe", "_propose", "feed"})
+
 
 class BaseDrafter(ABC):
     """The optional methods of a drafter, all empty (see `sdbench.types.Drafter`). A subclass defines `draft`."""
@@ -106,6 +109,21 @@ def num_layers(option: str, count: int, value: int | None, default: int) -> int:
         span = f"from 1 to {count - 1}, as the target has {count} layers"
         raise ValueError(f"{option} must be a whole number {span}, got {value}")
     return value
+
+
+def reads_target(drafter: Any) -> bool:
+    """Return whether a drafter may read the target's keys, values or states: unless it declares `reads_target = False`.
+
+    A subclass that overrides how a drafter reads or drafts texts must declare it again.
+    """
+    if "reads_target" in getattr(drafter, "__dict__", {}):
+        return bool(drafter.reads_target)
+    for kind in type(drafter).__mro__:
+        if "reads_target" in vars(kind):
+            return bool(kind.reads_target)
+        if READING & vars(kind).keys():
+            return True
+    return True
 
 
 def prefill_all(drafter: Any, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[Any]:

@@ -39,7 +39,6 @@ class ForeignDrafter(BaseDrafter):
 
     limits: ClassVar[Limits] = Limits(draft_model=True)
     needs: ClassVar[frozenset[str]] = frozenset({"draft", "tokenizer", "draft_tokenizer"})
-    reads_target: ClassVar[bool] = False
 
     model: LM
     cache: RaggedCache  # from open to close

@@ -36,6 +36,7 @@ class IntersectionDrafter(ForeignDrafter):
     """
 
     version: ClassVar[str] = "2"
+    reads_target: ClassVar[bool] = False
 
     def __init__(self, setup: DraftSetup) -> None:
         self.model, self.warp = setup.draft, setup.warp

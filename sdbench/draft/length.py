@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-from sdbench.draft.base import prefill_all
+from sdbench.draft.base import prefill_all, reads_target
 from sdbench.draft.policies import LengthPolicy
 from sdbench.probs import Warp, clamp_nan_ids
 from sdbench.types import DRAFTER_NEEDS, Context, DraftBlock, Drafter, Evidence, Limits, Verdict, needs_of
@@ -40,7 +40,7 @@ class VariableLength:
         self.limits = replace(limits, num_draft=(max(low, policy.least), high))
         self.version = f"{getattr(drafter, 'version', '')} {policy.version}"
         self.facts, self.has_logits = getattr(drafter, "facts", {}), bool(getattr(drafter, "has_logits", True))
-        self.reads_target = bool(getattr(drafter, "reads_target", True))
+        self.reads_target = reads_target(drafter)
         self.draws_draft_law = bool(getattr(drafter, "draws_draft_law", False))
         self.calls_sure = policy.calls_sure or bool(getattr(drafter, "calls_sure", False))
         self.reads_history = policy.reads_history or bool(getattr(drafter, "reads_history", False))

@@ -14,8 +14,6 @@ from sdbench.types import Context, DraftBlock, DraftSetup
 class TextDrafter(BaseDrafter):
     """Drafts from the row's own text, without a model, with an index for each row."""
 
-    reads_target: ClassVar[bool] = False
-
     def __init__(self, shortest: int, longest: int) -> None:
         for name, value in {"shortest": shortest, "longest": longest}.items():
             if not is_whole(value):
@@ -59,6 +57,7 @@ class PromptLookup(TextDrafter):
     """
 
     version: ClassVar[str] = "1"
+    reads_target: ClassVar[bool] = False
 
     def __init__(self, shortest: int = 2, longest: int = 8) -> None:
         super().__init__(shortest, longest)

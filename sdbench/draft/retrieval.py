@@ -23,6 +23,7 @@ class RetrievalDrafter(SuffixDrafter):
     """
 
     version: ClassVar[str] = "3"
+    reads_target: ClassVar[bool] = False
     needs: ClassVar[frozenset[str]] = frozenset({"tokenizer"})
 
     def __init__(self, corpus: IndexedCorpus, warp: Warp, vocab_size: int, *options: Any) -> None:

@@ -30,6 +30,7 @@ class SuffixDrafter(TextDrafter):
     """
 
     version: ClassVar[str] = "2"
+    reads_target: ClassVar[bool] = False
 
     def __init__(self, warp: Warp, vocab_size: int, shortest: int, longest: int, factor: float, least: float) -> None:
         super().__init__(shortest, longest)

@@ -27,6 +27,7 @@ class UniversalDrafter(ForeignDrafter):
     """
 
     version: ClassVar[str] = "2"
+    reads_target: ClassVar[bool] = False
     has_logits: ClassVar[bool] = False
 
     def __init__(self, setup: DraftSetup, look_behind: int) -> None:

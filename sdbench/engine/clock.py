@@ -1,6 +1,5 @@
 """Host time after the device has finished. Without timing, nothing is synchronised."""
 
-import statistics
 import time
 
 import torch
@@ -31,12 +30,8 @@ class Clock:
         return self.read() if self.is_split else 0.0
 
     def timing(self, row: Decoding) -> Timing | None:
-        """Return the times of a text. Of a first round that read the prompt, what exceeds a typical round is prefill."""
         if not self.is_on:
             return None
-        prefill_s, rounds_s = row.prefill_s, list(row.rounds_s)
-        until_first_s = prefill_s + sum(rounds_s[:1])
-        if row.begins_with_prompt and len(rounds_s) > 1:
-            rounds_s[0] = min(rounds_s[0], statistics.median(rounds_s[1:]))
-            prefill_s = until_first_s - rounds_s[0]
-        return Timing(prefill_s, sum(rounds_s), until_first_s, tuple(rounds_s), *(row.split_s if self.is_split else ()))
+        first_s, split_s = row.prefill_s + sum(row.rounds_s[:1]), row.split_s if self.is_split else ()
+        seconds = row.prefill_s, sum(row.rounds_s), first_s, tuple(row.rounds_s), *split_s
+        return Timing(*seconds, reads_prompt=row.reads_prompt)

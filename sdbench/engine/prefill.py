@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sdbench.draft import prefill_all
+from sdbench.draft import prefill_all, reads_target
 from sdbench.engine.clock import Clock
 from sdbench.lm.cache import Prefix
 from sdbench.lm.memory import CHUNK
@@ -47,7 +47,7 @@ class Prefixes:
             and self.target.mode == "off"  # captured steps have shapes that recur
             and self.target.known is None  # known prompts are not read again
             and not self.clock.is_split  # a round's parts would be mixed with the prompt's
-            and not getattr(self.drafter, "reads_target", True)
+            and not reads_target(self.drafter)
         )
         self._prepared: dict[int, Prepared] = {}
 

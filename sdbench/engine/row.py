@@ -54,7 +54,7 @@ class Decoding:
         return 1 if self.drafted else self.num_prompt - self.num_prefilled
 
     @property
-    def begins_with_prompt(self) -> bool:
+    def reads_prompt(self) -> bool:
         """Return whether the first round reads more of the prompt than its last token."""
         return self.num_prompt - self.num_prefilled > 1
 

@@ -48,6 +48,7 @@ class Measured:
     verify_s: float = math.nan
     rest_s: float = math.nan
     drafted_per_round: float = math.nan  # for one text
+    reads_prompt: bool = False  # the first round also read the prompt, and prefill_s lacks its seconds
 
 
 def machine() -> str:
@@ -133,7 +134,7 @@ def timing_record(
 ) -> TimingRecord:
     """Return a measurement as its record."""
     values: dict[str, Any] = asdict(measured)
-    rounds_s = values.pop("rounds_s")
+    rounds_s, _ = values.pop("rounds_s"), values.pop("reads_prompt")
     values |= {f"round_p{percent}_s": quantile(rounds_s, percent / 100) for percent in (50, 90, 99)}
     return TimingRecord(plan.pass_id, plan.machine, cell, example, repeat, **values, started_at=started_at)
 

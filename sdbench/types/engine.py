@@ -143,6 +143,9 @@ class Timing:
     draft_s: float = float("nan")
     verify_s: float = float("nan")
     rest_s: float = float("nan")
+    reads_prompt: bool = (
+        False  # the first round read the prompt, in whole or in part, and its seconds are not in prefill_s
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """The first round of a text alone in its batch reads the rest of its prompt: a forward pass fewer, and the same text."""
 
+import dataclasses
 from collections import Counter
 from contextlib import contextmanager
 from typing import Any
@@ -7,7 +8,8 @@ from typing import Any
 import pytest
 
 import sdbench
-from sdbench.draft import BaseDrafter
+from sdbench.draft import BaseDrafter, ModelDrafter, reads_target
+from sdbench.draft.early_exit import EarlyExit
 from sdbench.engine import Engine, Request, prefill
 from sdbench.engine.clock import Clock
 from sdbench.engine.row import Decoding
@@ -126,25 +128,35 @@ def test_captured_steps_and_drafters_that_may_read_the_target_have_the_prompt_re
         assert read == expected, "the target, then the draft"
 
 
-@pytest.mark.parametrize(
-    ("num_prefilled", "rounds_s", "prefill_s", "decode_s"),
-    [
-        (9, [3.0, 1.0, 2.0, 6.0], 2.0, 12.0),  # read before: nothing is moved
-        (0, [3.0, 1.0, 2.0, 6.0], 3.0, 11.0),  # the median of the others is 2
-        (0, [1.0, 2.0, 3.0], 2.0, 6.0),  # never less than was measured
-        (0, [3.0], 2.0, 3.0),  # a text of one round has nothing to be compared with
-    ],
-)
-def test_what_a_first_round_takes_more_than_a_typical_one_is_prefill(num_prefilled, rounds_s, prefill_s, decode_s):
-    row = Decoding(0, Request(0, 0, 0, 0, 3), 0, num_prompt=10, num_prefilled=num_prefilled, budget=9, prefill_s=2.0)
-    row.rounds_s = list(rounds_s)
-    engine = Engine(*pair("llama"), capture="off")
-    timing = Clock(engine.target.device, True).timing(row)
+def test_the_times_of_a_text_say_whether_its_first_round_read_the_prompt():
+    row = Decoding(0, Request(0, 0, 0, 0, 3), 0, num_prompt=10, num_prefilled=8, budget=9, prefill_s=2.0)
+    row.rounds_s = [3.0, 1.0]
+    clock = Clock(Engine(*pair("llama")).target.device, True)
+    timing = clock.timing(row)
     assert timing is not None
-    assert (timing.prefill_s, timing.decode_s) == (prefill_s, decode_s)
-    assert timing.first_token_s == 2.0 + rounds_s[0]
-    assert timing.first_token_s == timing.prefill_s + timing.rounds_s[0]
-    assert sum(timing.rounds_s) == timing.decode_s
+    assert (timing.prefill_s, timing.decode_s, timing.first_token_s, timing.rounds_s) == (2, 4, 5, (3, 1))
+    assert timing.reads_prompt
+    row.num_prefilled = 9
+    assert clock.timing(row) == dataclasses.replace(timing, reads_prompt=False)
+
+
+def test_a_subclass_that_reads_texts_in_another_way_declares_it_again():
+    class Same(ModelDrafter):
+        version = "9"
+
+    class Other(ModelDrafter):
+        def draft(self, *args: Any) -> DraftBlock:
+            return super().draft(*args)
+
+    class Declared(Other):
+        reads_target = False
+
+    expected = {ModelDrafter: False, Same: False, Other: True, Declared: False, EarlyExit: True, object: True}
+    assert {kind: reads_target_of(kind) for kind in expected} == expected
+
+
+def reads_target_of(kind: type) -> bool:
+    return reads_target(object.__new__(kind))
 
 
 def test_a_text_timed_in_parts_has_its_prompt_read_before():

@@ -15,12 +15,14 @@ from sdbench.config import TimingOptions
 from sdbench.engines.latency import LatencyPlan, Measured, evenly_spaced, order, points_to_time, quantile
 from sdbench.engines.native.timing import continue_pass, library_cells
 from sdbench.engines.native.trials import (
+    PromptTimes,
     TimedCell,
     latency_pass,
     num_timed,
     outlier_sentence,
     trials_of,
     units,
+    warm_up,
 )
 from sdbench.engines.served import timing as served_timing
 from sdbench.metrics.speed import drift, drift_sentence
@@ -115,7 +117,7 @@ def test_quantiles_are_values_that_occurred():
 
 
 def run(timed, todo):
-    return list(latency_pass(timed, LatencyPlan("p", "here", (), todo), seed=0))
+    return list(latency_pass(timed, LatencyPlan("p", "here", (), todo), seed=0, prompts=PromptTimes()))
 
 
 def test_every_cell_is_timed_on_every_unit_in_every_repeat_and_once_split():
@@ -267,3 +269,43 @@ def test_only_lossless_carries_the_settings_with_its_texts():
     points: Any = [SimpleNamespace(cell=each) for each in (target, lossless.with_repeated(strict))]
     run: Any = SimpleNamespace(timing=TimingOptions(assisted=True), model=SimpleNamespace(attention=None))
     assert [(each.verifier, each.also) for each in library_cells(points, run)] == [("generate", {}), ("assisted", {})]
+
+
+def timed(first_s: float, *others: float, reads_prompt: bool = True) -> Measured:
+    rounds_s = (first_s, *others)
+    more = {"rounds_s": rounds_s, "reads_prompt": reads_prompt}
+    return Measured(9, len(rounds_s), 0.5, sum(rounds_s), 0.5 + first_s, **more)
+
+
+def test_what_a_first_round_takes_more_than_a_typical_one_is_prefill():
+    def parts(measured: Measured) -> tuple[float, float, float]:
+        assert measured.prefill_s + measured.rounds_s[0] == pytest.approx(measured.first_token_s)
+        assert sum(measured.rounds_s) == pytest.approx(measured.decode_s)
+        return measured.prefill_s, measured.decode_s, measured.rounds_s[0]
+
+    times = PromptTimes()
+    assert parts(times.apart("a", timed(3, 1, 1, reads_prompt=False))) == (0.5, 5, 3)
+    assert parts(times.apart("a", timed(3, 1, 1, 2, 2, 2))) == (1.5, 10, 2), "the median of its other rounds"
+    assert parts(times.apart("a", timed(1, 2, 2, 2, 2, 2))) == (0.5, 11, 1), "never more than it took"
+    # The last round of a text may be short: texts of few rounds are compared with those before them, too.
+    assert parts(times.apart("a", timed(3, 0.3))) == (1.5, 2.3, 2)
+    assert parts(times.apart("a", timed(3))) == (1.5, 2, 2)
+    assert parts(times.apart("b", timed(3))) == (0.5, 3, 3), "another cell, of which nothing is known"
+
+
+def test_a_warm_up_of_few_rounds_learns_what_a_round_without_a_prompt_takes():
+    def clock(unit, is_split):
+        seen.append(is_split)
+        return timed(1, reads_prompt=False) if is_split else timed(3)
+
+    seen: list[bool] = []
+    known = warm_up([TimedCell("a", clock)], [("x",)])
+    assert seen == [False, True]
+    assert known.apart("a", timed(3)).decode_s == 1
+    seen.clear()
+    unknown = warm_up([TimedCell("a", clock, has_split=False)], [("x",)])
+    assert seen == [False]
+    assert unknown.apart("a", timed(3)).decode_s == 3
+    seen.clear()
+    warm_up([TimedCell("a", lambda *_: seen.append(False) or timed(3, 1, 1, 1, 1, 1, 1))], [("x",)])
+    assert seen == [False], "a text of many rounds tells it"

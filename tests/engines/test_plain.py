@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from sdbench.engines.native import plain
+from sdbench.engines.native.trials import PromptTimes
 from tests.engine.models import tiny
 
 PROMPT = [5, 6, 7, 8]
@@ -23,15 +24,17 @@ def decoder() -> Any:
 
 
 @pytest.mark.parametrize("first_s", [10.0, 0.5])
-def test_seconds_of_decoding_have_a_call_for_each_token(first_s, decoder, monkeypatch):
-    """The first call reads the prompt, too: a call like the others is decoding, and what it took beyond that is the prompt's."""
+def test_every_call_is_timed_and_the_first_is_known_to_read_the_prompt(first_s, decoder, monkeypatch):
     readings = iter([0.0, *(first_s + number for number in range(8))])
     monkeypatch.setattr(plain, "time", SimpleNamespace(perf_counter=lambda: next(readings)))
     measured = plain.time_generate(decoder, [PROMPT])
-    assert (measured.tokens, measured.rounds, measured.rounds_s) == (8, 8, (1.0,) * 7)
-    assert measured.decode_s == 7 + min(1, first_s)
-    assert measured.prefill_s + measured.decode_s == first_s + 7
-    assert measured.first_token_s == first_s
+    assert (measured.tokens, measured.rounds, measured.rounds_s) == (8, 8, (first_s, *(1.0,) * 7))
+    assert (measured.prefill_s, measured.decode_s, measured.first_token_s) == (0, first_s + 7, first_s)
+    assert measured.reads_prompt
+    apart = PromptTimes().apart("cell", measured)
+    assert apart.decode_s == 7 + min(1, first_s), "a call like the others is decoding"
+    assert apart.prefill_s + apart.decode_s == first_s + 7
+    assert apart.first_token_s == first_s
 
 
 @pytest.mark.parametrize("num_draft", [0, 3])

@@ -29,7 +29,7 @@ def test_our_own_engine_cuts_in_the_same_way():
     from sdbench.engine.row import Decoding, Request
 
     for end in range(2, 9):
-        row = Decoding(0, Request(0, 0, 0, 0, 3), 0, 1, 100)
+        row = Decoding(0, Request(0, 0, 0, 0, 3), 0, num_prompt=1, num_prefilled=0, budget=100)
         text, place = [9, 1, 1, 2, 2, 1, 1, 1, 3], 1
         text[end] = 7
         row.commit(0, 0, 9, [], [], None, frozenset({7}), None)

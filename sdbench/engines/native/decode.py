@@ -54,7 +54,7 @@ class Decoder:
 
         for model in self.engine.models:
             for lm in (model, *model.pruned.values()):
-                lm.known = None  # during timing each prompt is prefilled in full
+                lm.known = None  # during timing each prompt is read in full
         try:
             timing.time_plan(self, plan)
         except torch.OutOfMemoryError as error:

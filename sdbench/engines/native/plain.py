@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import copy
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -94,11 +94,7 @@ def drafting(draft: Any, num_draft: int) -> Iterator[dict[str, Any]]:
 
 
 def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int = 0) -> Measured:
-    """Time one batch, padded on the left as `generate` requires. A round is a call of the target.
-
-    The first call reads the prompt and also gives the first tokens, which this engine decodes in a call of their own. So that
-    seconds of decoding belong to all tokens, they include one typical call of the others, and the prompt's as much less.
-    """
+    """Time one batch, padded on the left as `generate` requires. A round is a call of the target; the first reads the prompt."""
     model, run = decoder.pair.target, decoder.job.run
     stop_ids = list(decoder.stop_ids("target"))
     pad = stop_ids[0] if stop_ids else 0
@@ -121,15 +117,14 @@ def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int
     draft = decoder.pair.draft
     with without_defaults(model), as_from_pretrained(model, draft), drafting(draft, num_draft) as assistant:
         texts: Any = model.generate(ids, **options, **assistant)  # pyright: ignore[reportCallIssue]
-    rounds_s = [after - before for before, after in zip(ticks.times_s, ticks.times_s[1:], strict=False)]
-    until_first_s = ticks.times_s[0] - start_s
-    first_s = min(statistics.median(rounds_s), until_first_s) if rounds_s else until_first_s
+    rounds_s = tuple(after - before for before, after in pairwise([start_s, *ticks.times_s]))
     return Measured(
         # After its end a row is padded until the last row of the batch has ended.
         tokens=sum(end_of(row, stop_ids, decoder.should_stop) or len(row) for row in texts[:, width:].tolist()),
-        rounds=len(ticks.times_s),
-        prefill_s=until_first_s - first_s,
-        decode_s=ticks.times_s[-1] - ticks.times_s[0] + first_s,
-        first_token_s=until_first_s,
-        rounds_s=tuple(rounds_s),
+        rounds=len(rounds_s),
+        prefill_s=0.0,
+        decode_s=sum(rounds_s),
+        first_token_s=rounds_s[0],
+        rounds_s=rounds_s,
+        reads_prompt=True,
     )

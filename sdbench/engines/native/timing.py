@@ -112,10 +112,10 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
         for cell in library
     ]
     rehearse(decoder, plan.points, groups)
-    warm_up(timed, groups)
+    prompt_times = warm_up(timed, groups)
     before = counts_of(decoder)
     with Bar("timing", num_timed(timed, plan.todo)) as bar:
-        for block in latency_pass(timed, plan, run.seed):
+        for block in latency_pass(timed, plan, run.seed, prompt_times):
             store.append(block)
             for record in block:
                 bar.add(tokens=record.tokens)
@@ -175,6 +175,7 @@ def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: 
         verify_s=longest.verify_s,
         rest_s=longest.rest_s,
         drafted_per_round=statistics.fmean(drafted) if drafted else math.nan,
+        reads_prompt=longest.reads_prompt,
     )
 
 
@@ -219,8 +220,9 @@ def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Pr
             continue
         if point.role == "target" and not record.is_split:
             note(run.model.target, "target", 1, record.decode_s / record.rounds)
-            if record.example in prompts.ids:  # a single request: the prefills of a batch have several lengths
-                note(run.model.target, "prefill", len(prompts.ids[record.example]), record.prefill_s)
+        elif point.role == "target" and record.example in prompts.ids:
+            # A single request, since the prefills of a batch have several lengths, whose first round reads nothing of the prompt.
+            note(run.model.target, "prefill", len(prompts.ids[record.example]), record.prefill_s)
         elif point.drafter is not None and record.is_split and record.drafted_per_round > 0:
             model, width = run.model.draft if point.drafter.needs_draft else "", record.drafted_per_round
             note(str(model), "draft", 1, record.draft_s / (record.rounds * width), point.drafter.name)

@@ -12,6 +12,7 @@ import math
 import os
 import statistics
 import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
@@ -23,7 +24,8 @@ SPLIT_UNITS = 4  # costs of calls are medians over many rounds, but the shares o
 ExampleGroup = tuple[str, ...]  # examples that are decoded together
 # The factor over the expected seconds, as a logarithm; texts of a cell differ by less in seconds per round.
 OUTLIER = math.log(2.5)
-FEW_ROUNDS = 5  # fewer rounds do not show an outlier
+FEW_ROUNDS = 5  # fewer rounds do not show an outlier, nor what is typical
+RECENT = 64  # rounds of a cell that tell what is typical now
 
 
 @dataclass(frozen=True)
@@ -72,13 +74,47 @@ def num_timed(timed_cells: Sequence[TimedCell], todo: Sequence[Trial]) -> int:
     return sum(timed_cell.has_split or not trial.is_split for trial in todo for timed_cell in timed_cells)
 
 
-def warm_up(timed_cells: Sequence[TimedCell], timed: Sequence[ExampleGroup]) -> None:
-    """Run each cell once, so that kernels, caches and the allocator are warm."""
+class PromptTimes:
+    """Tells prompts that first rounds have read from decoding: what a first round takes more than a typical one of its cell.
+
+    Typical are the other rounds of the text; if there are few, those of the cell's last texts as well. If the cell never had
+    another round, all of it counts as decoding.
+    """
+
+    def __init__(self) -> None:
+        self._rounds_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
+
+    def note(self, cell: str, measured: Measured) -> None:
+        """Take note of the rounds that read nothing of a prompt."""
+        self._rounds_s[cell].extend(measured.rounds_s[1 if measured.reads_prompt else 0 :])
+
+    def apart(self, cell: str, measured: Measured) -> Measured:
+        """Return a timing in which the seconds of its prompt are prefill."""
+        if not measured.reads_prompt:
+            return measured
+        first_s, *others = measured.rounds_s
+        known = others if len(others) >= FEW_ROUNDS else [*self._rounds_s[cell], *others]
+        self.note(cell, measured)
+        typical_s = min(first_s, statistics.median(known)) if known else first_s
+        prompt_s = first_s - typical_s
+        seconds = {"prefill_s": measured.prefill_s + prompt_s, "decode_s": measured.decode_s - prompt_s}
+        return replace(measured, rounds_s=(typical_s, *others), **seconds)
+
+
+def warm_up(timed_cells: Sequence[TimedCell], timed: Sequence[ExampleGroup]) -> PromptTimes:
+    """Run each cell once, so that kernels, caches and the allocator are warm; return what is known of its rounds."""
+    prompts = PromptTimes()
     for timed_cell in timed_cells:
-        timed_cell.time(timed[0], False)
+        measured = timed_cell.time(timed[0], False)
+        if measured.reads_prompt and len(measured.rounds_s) <= FEW_ROUNDS and timed_cell.has_split:
+            measured = timed_cell.time(timed[0], True)  # its prompt is read before the first round
+        prompts.note(timed_cell.cell, measured)
+    return prompts
 
 
-def latency_pass(timed_cells: Sequence[TimedCell], plan: LatencyPlan, seed: int) -> Iterator[list[TimingRecord]]:
+def latency_pass(
+    timed_cells: Sequence[TimedCell], plan: LatencyPlan, seed: int, prompts: PromptTimes
+) -> Iterator[list[TimingRecord]]:
     """Yield the records of each trial as it ends. Stalled timings are repeated once and marked."""
     outliers = Outliers()
     by_cell = {timed_cell.cell: timed_cell for timed_cell in timed_cells}
@@ -88,17 +124,17 @@ def latency_pass(timed_cells: Sequence[TimedCell], plan: LatencyPlan, seed: int)
             timed_cell = timed_cells[index]
             if trial.is_split and not timed_cell.has_split:
                 continue
-            block.append(_measure(timed_cell, trial, plan))
+            block.append(_measure(timed_cell, trial, plan, prompts))
         for index in outliers.indices(block):
-            again = _measure(by_cell[block[index].cell], trial, plan)
+            again = _measure(by_cell[block[index].cell], trial, plan, prompts)
             block[index] = replace(again, stall=True)
         outliers.note(block)
         yield block
 
 
-def _measure(timed_cell: TimedCell, trial: Trial, plan: LatencyPlan) -> TimingRecord:
+def _measure(timed_cell: TimedCell, trial: Trial, plan: LatencyPlan, prompts: PromptTimes) -> TimingRecord:
     started_at, load = time.time(), os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
-    measured = timed_cell.time(trial.unit, trial.is_split)
+    measured = prompts.apart(timed_cell.cell, timed_cell.time(trial.unit, trial.is_split))
     record = timing_record(plan, timed_cell.cell, name_of(trial.unit), trial.repeat, measured, started_at=started_at)
     return replace(record, load=load, is_split=trial.is_split, peak_memory_bytes=peak_memory())
 
