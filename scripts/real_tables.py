@@ -7,11 +7,12 @@ A FOLDER holds the records of one pair and task, of one or several of `experimen
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices`
 and, of records called …-learned, …-latency, …-assisted, …-packed and …-float32, a part of that name. Files are summary.csv (a row
 per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no text) and, at
-T = 0, equal_texts.csv; of `packed` and `float32` also times.csv (seconds by example); for drafters also drafters.csv, if the run
-noted shared tokens or counts; for a sweep of w also decisions.csv (what to ship at margins of 5 and 2 points) and the plane of
-acceptance and quality. With add=true, rows of cells and drafters that the records do not hold stay in these tables, except in
-equal_texts.csv, whose names are those of one run. README.md has a row for each sweep and for each other setting, tasks.svg a
-panel per sweep, and ranks.svg the order of drafters under each rule.
+T = 0, equal_texts.csv; of `packed` and `float32` also times.csv (seconds by example, for each draft length of one latency pass);
+for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w also decisions.csv (what to ship at
+margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of cells, of drafters and in times.csv of
+draft lengths that the records do not hold stay in these tables, except in equal_texts.csv, whose names are those of one run.
+README.md has a row for each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters
+under each rule.
 """
 
 import sys
@@ -45,7 +46,7 @@ KEYS = {  # of the settings or drafters in each table that add=true joins
     "summary.csv": ["cell"],
     "metrics.csv": ["cell"],
     "scores.parquet": ["cell"],
-    "times.csv": ["verifier", "w", "num_draft"],
+    "times.csv": ["num_draft"],  # settings of one draft length are of one pass
     "drafters.csv": ["drafter"],
 }
 SHARED, COUNTED = ("shared_tokens", "target_tokens"), ("blocks", "offered", "lost", "text_s")  # of drafters.csv
@@ -83,11 +84,21 @@ def add_sooner(summary: pd.DataFrame, results: Results) -> pd.DataFrame:
 
 
 def times_of(results: Results) -> pd.DataFrame:
-    """Return a row for each timed cell and example: tokens, and seconds with the prompt; repeats averaged."""
-    whole = results.timings[~results.timings["is_split"].astype(bool)]
-    whole = whole.assign(seconds=whole["prefill_s"] + whole["decode_s"])
-    key = ["verifier", "w", "num_draft", "example"]
-    return whole.groupby(key, dropna=False, sort=True)[["tokens", "seconds"]].mean().reset_index()
+    """Return a row for each setting and example that were timed together: tokens, and seconds with the prompt; repeats averaged.
+
+    Settings of one draft length are of one pass: the newest with both lossless decoding and assisted generation; if there is none,
+    the newest with lossless decoding, or with the target alone.
+    """
+    passes, key = Passes.of(results.timings), ["verifier", "w", "num_draft"]
+    settings = results.timings.drop_duplicates("cell").set_index("cell")[key]
+    frames = []
+    for _, alike in settings.groupby("num_draft"):
+        cells = [*alike.index[alike["verifier"].isin(["lossless", "target"])], *alike.index]
+        pair = passes.newest(cells[0], alike.index[alike["verifier"] == "assisted"].tolist())
+        timed = passes.newest(cells[0], cells) if pair is None else pair
+        frames += [] if timed is None else [timed[timed.index.isin(cells, level="cell")]]
+    times = pd.concat(frames).reset_index().join(settings, on="cell").rename(columns={"total_s": "seconds"})
+    return times[[*key, "example", "tokens", "seconds"]].sort_values([*key, "example"], ignore_index=True)
 
 
 def facts_of_drafters(results: Results) -> pd.DataFrame:

@@ -2,7 +2,9 @@
 
 import re
 import shutil
+from itertools import product
 from pathlib import Path
+from types import SimpleNamespace
 
 import pandas as pd
 import pytest
@@ -129,6 +131,32 @@ def test_seconds_and_notes_of_another_run_join_a_part_with_add(tmp_path):
         real_tables.main([str(run), f"out={out}", "add=true"])
     notes = pd.read_csv(out / "humaneval-drafters/drafters.csv").set_index("drafter")["shared_tokens"]
     assert notes.to_dict() == {"intersection": 50, "universal": 60}
+
+
+def test_seconds_of_a_draft_length_are_those_of_the_newest_pass_that_timed_lossless_and_assisted_together(tmp_path):
+    """A folder gets a pass for each machine and each call that timed more; seconds of different passes are not compared."""
+    timed = [("old", "target", 0, 9.0), ("old", "assisted", 5, 3.0), ("old", "lossless", 5, 4.0)]
+    timed += [("new", "assisted", 5, 1.0), ("new", "lossless", 5, 1.5), ("new", "typical", 5, 0.5)]
+    timed += [("last", "target", 0, 8.0), ("last", "lossless", 5, 70.0), ("last", "lossless", 1, 60.0)]
+    started = {"old": 0.0, "new": 100.0, "last": 200.0}
+    rows = [
+        {"pass_id": name, "cell": f"{rule}-{k}", "verifier": rule, "w": None, "num_draft": k, "example": f"{example}"}
+        | {"tokens": 20, "prefill_s": 0.25, "decode_s": seconds + repeat / 4 - 0.25, "is_split": False}
+        | {"started_at": started[name] + repeat}
+        for name, rule, k, seconds in timed
+        for example, repeat in product(range(2), (-1, 1))
+    ]
+    times = real_tables.times_of(SimpleNamespace(timings=pd.DataFrame(rows).astype({"w": float})))  # type: ignore[arg-type]
+    shown = times.groupby(["verifier", "num_draft"])["seconds"].agg(["mean", "count"]).to_dict("index")
+    seconds = {
+        ("target", 0): 8.0,
+        ("assisted", 5): 1.0,
+        ("lossless", 5): 1.5,
+        ("typical", 5): 0.5,
+        ("lossless", 1): 60.0,
+    }
+    assert shown == {setting: {"mean": mean, "count": 2} for setting, mean in seconds.items()}
+    assert list(times.columns) == ["verifier", "w", "num_draft", "example", "tokens", "seconds"]
 
 
 def test_what_the_jobs_of_a_run_noted_of_its_drafters_is_a_table(tmp_path):
