@@ -105,6 +105,9 @@ class StandIn:
     has_ids: bool = True
     version: str = "0.32.0"
     has_plugin: bool = False  # sdbench's: then a made-up rule is a client's mistake, and w = 0 keeps every draft
+    other_versions: dict[str, str] | None = field(
+        default_factory=dict
+    )  # of its rules; None: an older one, which compares none
     is_core_idle: bool = False  # only the front end has the plug-in
     most_stops: int = 4  # vLLM's VLLM_MAX_STOP_STRINGS
     context: int | None = None  # tokens of the longest text; None: it does not tell
@@ -194,9 +197,8 @@ class StandIn:
     async def _complete(self, request: web.Request) -> web.StreamResponse:
         self._refuse_without_key(request)
         body = await request.json()
-        rule = body.get("vllm_xargs", {}).get("sdbench_rule", "sdbench.verify.Exact")
-        if self.has_plugin and not rule.startswith("sdbench.verify."):
-            return web.json_response({"error": {"message": f"sdbench_rule={rule!r} is no rule"}}, status=400)
+        if self.has_plugin and (message := self._plugin_refuses(body.get("vllm_xargs", {}))):
+            return web.json_response({"error": {"message": message}}, status=400)
         if len(body.get("stop", ())) > self.most_stops:
             message = f"stop: List should have at most {self.most_stops} items"
             return web.json_response({"error": {"message": message}}, status=400)
@@ -207,6 +209,16 @@ class StandIn:
             return await self._answered(request, body, self.faults.pop(0) if self.faults else "")
         finally:
             self.under_way -= 1
+
+    def _plugin_refuses(self, extra: dict[str, str]) -> str | None:
+        """What sdbench's plug-in says of a made-up rule, or of a rule of another version than its copy of sdbench has."""
+        rule, version = extra.get("sdbench_rule", "sdbench.verify.Exact"), extra.get("sdbench_version")
+        if not rule.startswith("sdbench.verify."):
+            return f"sdbench_rule={rule!r} is no rule"
+        if version is None or self.other_versions is None:
+            return None
+        here = self.other_versions.get(rule, version if version != "none" else "1")
+        return None if here == version else f"{rule} has version {here} here and {version} in the request"
 
     async def _answered(self, request: web.Request, body: dict[str, Any], fault: str) -> web.StreamResponse:
         if fault in ("429", "503"):

@@ -62,10 +62,9 @@ def test_each_cell_is_decoded_by_the_server_that_engine_urls_names(served_words,
     urls = [*engine_words(lenient), f"engine.urls.lossless={lossless.url}"]
     assert main([*words, *urls, "engine.plugin=true"]) == 0
     for server, rule in ((lenient, "Ensemble"), (lossless, "Exact")):
-        rules = [
-            body["vllm_xargs"]["sdbench_rule"] for body in server.seen[1:]
-        ]  # the first shows that the plug-in runs
-        assert rules == [f"sdbench.verify.{rule}"] * 4, "the probe and three texts"
+        first, keep_all, *rest = (body["vllm_xargs"]["sdbench_rule"] for body in server.seen)
+        assert keep_all == "sdbench.verify.Ensemble", "it shows that the plug-in runs, after the versions were compared"
+        assert [first, *rest] == [f"sdbench.verify.{rule}"] * 5, "the probe and three texts"
 
 
 def test_rounds_come_from_the_steps_and_what_is_not_reported_is_null(served_words, standin, tmp_path, capsys):
@@ -353,3 +352,17 @@ def test_a_sweep_goes_to_a_server_with_the_plugin_rule_by_request(served_words, 
     assert len(results.generations) == 6, "w = 1 is the lossless cell"
     summary = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("verifier")
     assert summary["also"].dropna().to_dict() == {"lossless": "ensemble w=1"}
+
+
+def test_a_request_carries_the_version_of_its_rule_and_an_older_plugin_that_compares_none_is_a_warning(
+    served_words, standin, tmp_path, capsys
+):
+    options = {"verifier": "coin", "temperature": 1}
+    for name, versions, warnings in (("new", {"sdbench.verify.Ensemble": "1"}, 0), ("old", None, 1)):
+        server = standin(has_plugin=True, other_versions=versions)
+        assert main([*served_words(tmp_path / name, **options), *engine_words(server), "engine.plugin=true"]) == 0
+        assert (
+            capsys.readouterr().err.count("has an older plug-in, which cannot tell whether its rules are") == warnings
+        )
+        shown = {body["vllm_xargs"]["sdbench_rule"]: body["vllm_xargs"]["sdbench_version"] for body in server.seen}
+        assert shown["sdbench.verify.Coin"] == "1 of 1"

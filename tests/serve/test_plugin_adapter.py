@@ -15,7 +15,7 @@ from fuzz import any_knobs
 from sdbench.config import ConfigError
 from sdbench.engines.served.plugin import refuse_for_the_plugin, request_of
 from sdbench.types import DraftBlock, Evidence
-from sdbench.verify import CascadeV2, Ensemble, Exact, Lenience, Typical
+from sdbench.verify import CascadeV2, Coin, Ensemble, Exact, Lenience, Typical
 from tests.contracts.parts import parts
 
 ROOT = Path(__file__).parents[2]
@@ -331,6 +331,32 @@ def test_a_request_names_its_rule():
     assert rule_of({"sdbench_rule": "sdbench.verify.Typical"}, 1.0) == Typical()
 
 
+def test_a_rule_of_another_version_is_refused_in_a_sentence_that_fits_a_clients_message(monkeypatch):
+    """A server's environment has a copy of sdbench, which would verify by the formula of its day."""
+    extra = request_of(Ensemble(w=0.25))
+    older = {name: text for name, text in extra.items() if name != "sdbench_version"}
+    assert rule_of(extra, 1.0) == rule_of(older, 1.0) == Ensemble(w=0.25), "a client before this field is answered"
+    monkeypatch.setattr(Ensemble, "version", "0")
+    with pytest.raises(
+        ValueError, match=r"^sdbench.verify.Ensemble has version 0 in this .* install sdbench"
+    ) as caught:
+        rule_of({**extra, "sdbench_knobs": "{}"}, 1.0)  # as if one had knobs that the other lacks
+    assert len(str(caught.value)) <= 200
+    assert rule_of(older, 1.0) == Ensemble(w=0.25)
+
+
+def test_the_version_of_a_rule_within_a_rule_counts(monkeypatch):
+    extra = request_of(Coin(Typical()))
+    assert extra["sdbench_version"] == "1 of 1"
+    assert rule_of(extra, 1.0) == Coin(Typical())
+    other = request_of(Coin(Typical(eps=0.2)))
+    monkeypatch.setattr(Typical, "version", "2")
+    with pytest.raises(
+        ValueError, match=r"sdbench.verify.Coin has version 1 of 2 in this server's environment and 1 of 1"
+    ):
+        rule_of(other, 1.0)
+
+
 @pytest.mark.parametrize(
     ("extra", "temperature", "says"),
     [
@@ -344,6 +370,7 @@ def test_a_request_names_its_rule():
         ({"sdbench_rule": "os.system"}, 1.0, "no rule of sdbench.verify"),
         ({"sdbench_rule": "sdbench.verify.Tokenwise"}, 1.0, "no rule of sdbench.verify"),
         ({"sdbench_rule": 3}, 1.0, "must be texts"),
+        ({"sdbench_rule": "sdbench.verify.Typical", "sdbench_version": 1}, 1.0, "must be texts"),
         ({"sdbench_knobs": "{}"}, 1.0, "without sdbench_rule"),
         ({"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": "{"}, 1.0, "must be a JSON object"),
     ],

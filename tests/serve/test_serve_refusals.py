@@ -129,6 +129,15 @@ def test_a_plugin_in_the_front_end_only(refused, standin):
     assert "rejects drafts at w = 0" in message
 
 
+@pytest.mark.parametrize("name", ["Exact", "Ensemble"])
+def test_a_plugin_with_another_version_of_a_rule(refused, standin, name):
+    """It would verify by another formula than the keys of the cells say. Any rule of the run counts, lossless too."""
+    server = standin(has_plugin=True, other_versions={f"sdbench.verify.{name}": "0"})
+    options = {"verifier": "ensemble", "w": "[0.5]", "verifier.greedy": "mixture"}
+    message = refused("engine=http", f"engine.url={server.url}", "engine.plugin=true", **options)
+    assert f"HTTP 400: sdbench.verify.{name} has version 0 here and 1 in the request" in message
+
+
 def test_a_port_in_use(refused, tmp_path):
     import sys
 

@@ -14,34 +14,55 @@ from sdbench.imports import import_object
 from sdbench.types import needs_of
 from sdbench.verify import Exact, Tokenwise
 
-RULE, KNOBS = "sdbench_rule", "sdbench_knobs"
+RULE, KNOBS, VERSION = "sdbench_rule", "sdbench_knobs", "sdbench_version"
+WITHIN = " of "  # between the version of a rule and that of the rule within it
 LOSSLESS = Exact()
 
 
 def rule_of(extra: Mapping[str, Any] | None, temperature: float) -> Tokenwise:
-    """The rule of a request's `vllm_xargs`, lossless without; ValueError with one sentence for anything else."""
-    name, knobs = (extra or {}).get(RULE), (extra or {}).get(KNOBS, "{}")
+    """The rule of a request's `vllm_xargs`, lossless without; ValueError with one sentence for anything else.
+
+    A request may say which version of the rule it means: the copy of sdbench beside the server may differ from its client's.
+    """
+    extra = extra or {}
+    name, knobs, version = extra.get(RULE), extra.get(KNOBS, "{}"), extra.get(VERSION)
     if name is None:
-        if KNOBS in (extra or {}):
+        if KNOBS in extra:
             raise ValueError(f"{KNOBS} without {RULE}: name the rule that takes them")
         return LOSSLESS
-    if not isinstance(name, str) or not isinstance(knobs, str):
-        raise ValueError(f"{RULE} and {KNOBS} must be texts, got {name!r} and {knobs!r}")
-    rule = _made(name, knobs)
+    if not isinstance(name, str) or not isinstance(knobs, str) or not isinstance(version, str | None):
+        raise ValueError(f"{RULE}, {KNOBS} and {VERSION} must be texts, got {name!r}, {knobs!r} and {version!r}")
+    rule = _made(name, knobs, version)
     settings = {"num_draft": 1, "has_draft_model": True, "has_logits": True, "calls_sure": False}
     if broken := rule.limits.broken_by(name, temperature=temperature, **settings):
         raise ValueError(broken)
     return rule
 
 
+def version_of(rule: Tokenwise) -> str:
+    """The version of a rule and of the rules within it, as sdbench has it in the key of a cell."""
+    values = [getattr(rule, one.name) for one in fields(rule)] if is_dataclass(rule) else []
+    return WITHIN.join((str(rule.version), *(version_of(value) for value in values if isinstance(value, Tokenwise))))
+
+
+def _refuse_other_version(name: str, here: str, wanted: str) -> None:
+    if here != wanted:
+        raise ValueError(
+            f"{name} has version {here} in this server's environment and {wanted} in the request: install sdbench and plugins/vllm "
+            "there again, from the client's checkout"
+        )
+
+
 @lru_cache(maxsize=4096)
-def _made(name: str, knobs: str) -> Tokenwise:
+def _made(name: str, knobs: str, version: str | None = None) -> Tokenwise:
     try:
         found = import_object(name) if name.startswith("sdbench.verify.") else None
     except (ImportError, AttributeError):
         found = None
     if not (isinstance(found, type) and issubclass(found, Tokenwise) and not isabstract(found)):
         raise ValueError(f"{RULE}={name!r} is no rule of sdbench.verify that judges one token at a time")
+    if version is not None:  # before the knobs, which another version may not have
+        _refuse_other_version(name, str(found.version), version.partition(WITHIN)[0])
     try:
         values = json.loads(knobs)
     except ValueError:
@@ -67,6 +88,8 @@ def _made(name: str, knobs: str) -> Tokenwise:
         raise ValueError(f"{name} cannot be made with {knobs!r}: {error}") from None
     except OverflowError:
         raise ValueError(f"{KNOBS} of {name} has a number that is too large, got {knobs!r}") from None
+    if version is not None:
+        _refuse_other_version(name, version_of(rule), version)
     if states := needs_of(rule) & {"target_hidden", "draft_hidden"}:
         raise ValueError(f"{name} reads {sorted(states)[0]}, the states of a model, which vLLM does not hand over")
     return rule

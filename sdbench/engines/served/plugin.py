@@ -1,15 +1,27 @@
-"""Which rules a request can carry to sdbench's plug-in inside a vLLM server, and the fields that carry them."""
+"""Which rules a request can carry to sdbench's plug-in inside a vLLM server, the fields that carry them, and whether its rules are
+those of this version.
+"""
+
+from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from dataclasses import fields, is_dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sdbench import verify
 from sdbench.config import ConfigError
+from sdbench.prepare.progress import warn
+from sdbench.prepare.versions import version_of_rule
 from sdbench.types import needs_of
-from sdbench.verify import Head, Tokenwise
+from sdbench.verify import Exact, Head, Tokenwise, family
+
+if TYPE_CHECKING:
+    from sdbench.serve.client import Client
+    from sdbench.serve.pump import Pump
 
 STATES = {"target_hidden": "the target", "draft_hidden": "the draft"}
+VERSION = "sdbench_version"
 
 
 def refuse_for_the_plugin(name: str, rule: Any) -> None:
@@ -38,9 +50,24 @@ def refuse_for_the_plugin(name: str, rule: Any) -> None:
 
 
 def request_of(rule: Any) -> dict[str, str]:
-    """Return the fields of a request for a rule: its class and its knobs as JSON."""
+    """Return the fields of a request for a rule: its class, its knobs as JSON, and its version, with those of rules within it."""
     tree = _tree(rule)
-    return {**tree, "sdbench_knobs": json.dumps(tree["sdbench_knobs"], sort_keys=True)}
+    knobs = json.dumps(tree["sdbench_knobs"], sort_keys=True)
+    return {**tree, "sdbench_knobs": knobs, VERSION: str(version_of_rule(rule))}
+
+
+def compare_versions(client: Client, pump: Pump, body: Mapping[str, Any], field: str, rules: Iterable[Any]) -> None:
+    """Send a request for one token with each kind of rule: the plug-in refuses rules whose version is another there, which is an
+    EngineError with its sentence. An older plug-in compares no versions, and answers to a made-up one: warn.
+    """
+    if not pump.run(client.refuses({**body, field: {**request_of(Exact()), VERSION: "none"}})):
+        warn(
+            f"the server at {client.url} has an older plug-in, which cannot tell whether its rules are those of this sdbench: "
+            "install sdbench and plugins/vllm there again"
+        )
+        return
+    for rule in {family(rule): rule for rule in rules}.values():
+        pump.run(client.complete({**body, field: request_of(rule)}))
 
 
 def _tree(rule: Any) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
-from sdbench.engines.served.plugin import request_of
+from sdbench.engines.served.plugin import compare_versions, request_of
 from sdbench.engines.served.request import PLUGIN, ServerSetting, model_id_of, request_body
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import warn
@@ -212,8 +212,9 @@ class Servers:
         )
 
     def _look_for_the_plugin(self, client: Client, setting: ServerSetting) -> None:
-        """Check that the plug-in runs. A server without it accepts any rule that a request names. A core without it verifies
-        with vLLM's sampler, whatever the front end checks, and so rejects drafts at w = 0, where the plug-in keeps all of them.
+        """Check that the plug-in runs, with the rules of this version. A server without it accepts any rule that a request names. A
+        core without it verifies with vLLM's sampler, whatever the front end checks, and so rejects drafts at w = 0, where the
+        plug-in keeps all of them.
         """
         field = client.dialect.extra
         if setting.rule != PLUGIN or field is None:
@@ -224,8 +225,11 @@ class Servers:
                 f"the server at {client.url} accepts a made-up rule, so sdbench's plug-in is missing or did not load: "
                 "install plugins/vllm and sdbench into its environment, and start it with VLLM_PLUGINS=sdbench"
             )
+        probe = self._probe_body(client, setting)
+        rules = [point.rule for point in self.job.planned if self.kind.setting(self.job.run, point) == setting]
+        compare_versions(client, self.pump, {**probe, "max_tokens": 1}, field, rules)
         keep_all = request_of(Ensemble(0.0, greedy="mixture"))
-        steps = self.pump.run(client.complete(self._probe_body(client, setting) | {field: keep_all})).steps
+        steps = self.pump.run(client.complete({**probe, field: keep_all})).steps
         rounds = [] if steps is None else list(zip(steps["accepted"], steps["drafted"], strict=True))
         # A text may end inside its last round.
         if any(accepted < drafted for accepted, drafted in rounds[:-1] or rounds):
