@@ -6,10 +6,11 @@
 
 The rules of a combination are audited in one batch, on a trained pair eight at a time. A combination that a rule's limits exclude
 is listed with the reason. Files are written after each batch, which takes minutes. With rules= and drafters= the lines of others
-are kept; with missing=on also those of this call, unless they had too few samples, and only the rest is audited. drafters= audits
-each drafter at T = 0, at T = 1 and there with top-p, with `exact` and the ensemble at two weights in one batch, unless rules= names
-others: `retrieval` with a corpus of solved examples, those that take another tokenizer with the draft of another pair. `all` has
-the length policies and a draft in int8, too; `healed` and `distilled` need the drafts that drafter_tables.py trains.
+are kept; with missing=on also those of this call, unless they had too few samples or another tv, samples or version of the rule,
+and only the rest is audited. drafters= audits each drafter at T = 0, at T = 1 and there with top-p, with `exact` and the ensemble
+at two weights in one batch, unless rules= names others: `retrieval` with a corpus of solved examples, those that take another
+tokenizer with the draft of another pair. `all` has the length policies and a draft in int8, too; `healed` and `distilled` need the
+drafts that drafter_tables.py trains.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import cache
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -37,7 +39,9 @@ from sdbench.audit.report import finite
 from sdbench.cli import compose_run
 from sdbench.config import ConfigError, RuleSweep, config_dir
 from sdbench.draft import class_of
+from sdbench.imports import import_object
 from sdbench.prepare.rules import rule_of
+from sdbench.prepare.versions import version_of, version_of_rule
 from sdbench.types import DRAFTER_NEEDS, Limits, needs_of
 from sdbench.verify.head import SHIP, Head
 from sdbench.words import choose, exit_on_mistake, number, parse_words
@@ -185,7 +189,8 @@ def run(
         else:
             able.append(rule)
     lines += audited_lines(able, drafter, temperature, warper, tv, model, samples) if able else []
-    return [{"drafter": drafter, "temperature": temperature, "warper": warper, **line} for line in lines]
+    combination = {"drafter": drafter, "temperature": temperature, "warper": warper}
+    return [{**combination, **settings_of(line["rule"], tv, samples, model), **line} for line in lines]
 
 
 def audited_lines(
@@ -223,6 +228,20 @@ def audited_lines(
             }
         )
     return lines
+
+
+@cache
+def version_of_name(rule: str) -> str | None:
+    """Return the version of a rule, and of the rules within it, as the keys of cells have it."""
+    sweep = sweep_of(rule)
+    if kind_of_head(rule):  # cannot be built without its head
+        return version_of(import_object(sweep.target))
+    return version_of_rule(rule_of(sweep.target, sweep.settings[0]))
+
+
+def settings_of(rule: str, tv: float, samples: int, model: str) -> dict[str, Any]:
+    """Return what a rule is audited with in any combination; the random pair takes as many samples as `tv` needs."""
+    return {"tv": tv, "samples": samples if model else None, "version": version_of_name(rule)}
 
 
 def key_of(line: dict[str, Any]) -> tuple[str, str, str, str]:
@@ -296,11 +315,38 @@ def missing_of(
             yield drafter, temperature, warper, left
 
 
+def valid_lines(
+    lines: Sequence[dict[str, Any]],
+    batches: Iterable[tuple[str, str, str, Sequence[str]]],
+    tv: float,
+    samples: int,
+    model: str,
+) -> list[dict[str, Any]]:
+    """Return the lines of other combinations, and of these batches those with enough samples that were audited with this tv, as
+    many samples and this version of the rule. Older lines had the usual number of samples; they name no version, and none is
+    compared.
+    """
+    again = keys_of(batches)
+
+    def is_valid(line: dict[str, Any]) -> bool:
+        settings = settings_of(line["rule"], tv, samples, model)
+        older = {"samples": TRAINED_SAMPLES if model else None, "version": settings["version"]}
+        stored = {**older, **line}
+        return line["verdict"] != "too few" and all(stored.get(name) == value for name, value in settings.items())
+
+    return [line for line in lines if key_of(line) not in again or is_valid(line)]
+
+
 def kept_lines(path: Path, rules: Sequence[str], drafters: Sequence[str] = ()) -> tuple[list[dict[str, Any]], float]:
-    """Return the lines of rules and drafters that this call does not audit, from an earlier file, and the seconds it took."""
+    """Return the lines of rules and drafters that this call does not audit, from an earlier file, and the seconds it took.
+
+    Older files name the tv of their lines once, in the header: each line gets it.
+    """
     tree = json.loads(path.read_text()) if path.exists() else {"lines": [], "seconds": 0.0}
-    others = [line for line in tree["lines"] if drafters and line["drafter"] not in drafters]
-    lines = others + [line for line in tree["lines"] if line["rule"] not in rules and line not in others]
+    header = {"tv": tree["tv"]} if "tv" in tree else {}
+    stored = [{**header, **line} for line in tree["lines"]]
+    others = [line for line in stored if drafters and line["drafter"] not in drafters]
+    lines = others + [line for line in stored if line["rule"] not in rules and line not in others]
     return lines, tree["seconds"] if lines else 0.0
 
 
@@ -323,15 +369,15 @@ def main(argv: Sequence[str]) -> int:
         rules = choose("rules", options["rules"], known) if "rules" in options else usual
         tv, workers = number(given, "tv") or TV[bool(model)], int(number(given, "workers") or 2)
         samples = int(number(given, "samples") or TRAINED_SAMPLES)
+        (missing,) = choose("missing", options.get("missing", "off"), ("on", "off"))
     out, begun = Path(options.get("out", DEFAULTS["out"])), time.perf_counter()
     out.mkdir(parents=True, exist_ok=True)
     path = out / f"{'drafters' if drafters else 'matrix'}{f'-{model}' if model else ''}.json"
     others, before_s = kept_lines(path, rules, drafters)
     batches_of_run = list(combinations(model, rules, drafters))
-    if options.get("missing") == "on":
+    if missing == "on":
         others, before_s = kept_lines(path, [])
-        again = keys_of(batches_of_run)
-        others = [line for line in others if line["verdict"] != "too few" or key_of(line) not in again]
+        others = valid_lines(others, batches_of_run, tv, samples, model)
         batches_of_run = list(missing_of(batches_of_run, others))
     if "retrieval" in drafters:
         from scripts.drafter_tables import write_corpus
@@ -349,7 +395,7 @@ def main(argv: Sequence[str]) -> int:
             elapsed_s = time.perf_counter() - begun
             print(f"{len(batches)} of {len(jobs)} batches of rules: {elapsed_s:.0f} s", file=sys.stderr, flush=True)
             seconds = before_s + elapsed_s
-            tree = {"seconds": round(seconds, 1), "workers": workers, "tv": tv, "lines": lines}
+            tree = {"seconds": round(seconds, 1), "workers": workers, "lines": lines}
             tree = finite(json.loads(json.dumps(tree, default=float)))
             path.write_text(json.dumps(tree, indent=1) + "\n")
             path.with_suffix(".md").write_text(page(lines, seconds, model or "the tiny random pair"))

@@ -11,6 +11,7 @@ from scripts import audit_family_error
 from scripts.audit_matrix import (
     DRAFTERS_RULES,
     OF_DRAFTERS,
+    TRAINED_SAMPLES,
     WARPERS,
     combinations,
     command_line,
@@ -21,6 +22,8 @@ from scripts.audit_matrix import (
     names,
     page,
     run,
+    settings_of,
+    valid_lines,
 )
 from scripts.audit_power import least_power
 from scripts.drafter_variants import AUDITED, POLICIES
@@ -149,10 +152,12 @@ def test_lines_with_too_few_samples_are_audited_again_and_others_are_kept(tmp_pa
     lines[0]["verdict"] = lines[1]["verdict"] = "too few"
     lines.append({**lines[0], "rule": "typical"})
     path = tmp_path / "matrix.json"
-    path.write_text(json.dumps({"lines": lines, "seconds": 5.0}))
+    path.write_text(json.dumps({"lines": lines, "seconds": 5.0, "tv": 0.08}))
     assert main(["missing=on", "rules=sure", "workers=1", f"out={tmp_path}"]) == 0
     written = json.loads(path.read_text())["lines"]
-    assert written[:-2] == lines[2:], "those of this call that were sound, and the other rule's"
+    assert written[:-2] == [{"tv": 0.08, **line} for line in lines[2:]], (
+        "those of this call that were sound, and the other rule's"
+    )
     assert [(line["temperature"], line["verdict"]) for line in written[-2:]] == [
         ("0", "not applicable"),
         ("0.7", "not applicable"),
@@ -167,6 +172,52 @@ def test_only_what_is_missing_is_audited():
         ("lookup", "1", "top_p=0.8", [*DRAFTERS_RULES]),
     ]
     assert list(missing_of(batches[:1], [*lines, {**lines[0], "rule": "ensemble"}])) == []
+
+
+def test_lines_of_another_tv_number_of_samples_or_version_are_audited_again():
+    batches = [("lookup", "1", "", ["exact", "coin"]), ("lookup", "0", "", ["exact"])]
+    settings = {rule: settings_of(rule, 0.1, 500, "llama-tiny") for rule in ("exact", "coin")}
+    assert settings["exact"] == {"tv": 0.1, "samples": 500, "version": "1"}
+    assert settings["coin"]["version"] == "1 of 1", "a coin and the rule within it"
+    assert settings_of("diversed", 0.1, 500, "")["samples"] is None, "the random pair takes what its tv needs"
+
+    def line(rule: str, temperature: str = "1", **changed: object) -> dict[str, Any]:
+        at = {"drafter": "lookup", "temperature": temperature, "warper": "", "rule": rule, "verdict": "sound"}
+        return {**at, **settings[rule], **changed}
+
+    def left(*lines: dict[str, Any]) -> list[tuple[str, list[str]]]:
+        held = valid_lines(lines, batches, 0.1, 500, "llama-tiny")
+        return [(temperature, list(rules)) for _, temperature, _, rules in missing_of(batches, held)]
+
+    assert left(line("exact"), line("coin"), line("exact", "0")) == []
+    for changed in ({"tv": 0.08}, {"samples": 1000}, {"version": "0"}, {"verdict": "too few"}):
+        assert left(line("exact", **changed), line("coin"), line("exact", "0")) == [("1", ["exact"])]
+    assert left(line("exact"), line("coin", version="1 of 0"), line("exact", "0")) == [("1", ["coin"])]
+    other = line("exact", "0.7", tv=0.2)
+    assert valid_lines([other], batches, 0.1, 500, "llama-tiny") == [other], "of no combination of this call"
+    older = [{**line(rule), "tv": 0.1} for rule in ("exact", "coin")]
+    for stored in older:
+        del stored["samples"], stored["version"]
+    assert left(*older, line("exact", "0")) == [("1", ["exact", "coin"])]
+    held = valid_lines(older, batches, 0.1, TRAINED_SAMPLES, "llama-tiny")
+    assert held == older, "older files have the usual samples and name no version"
+
+
+def test_lines_of_an_older_file_get_the_tv_of_its_header(tmp_path):
+    """The file was given the tv of the last call for all of its lines."""
+    line = {"drafter": "model", "temperature": "1", "warper": "", "verdict": "sound"}
+    lines = [{**line, "rule": "exact"}, {**line, "rule": "typical", "tv": 0.05}]
+    path = tmp_path / "matrix.json"
+    path.write_text(json.dumps({"lines": lines, "seconds": 5.0, "tv": 0.1}))
+    assert [(held["rule"], held["tv"]) for held in kept_lines(path, [])[0]] == [("exact", 0.1), ("typical", 0.05)]
+
+
+def test_missing_is_on_or_off(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ending:
+        main(["missing=true", f"out={tmp_path}"])
+    assert ending.value.code == 2
+    assert "missing must be among on, off, got true" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
 
 
 def test_drafters_that_are_audited_again_keep_the_lines_of_others(tmp_path):
@@ -209,7 +260,7 @@ def test_rules_that_are_audited_again_keep_the_lines_of_others():
     path = RESULTS / "audit/matrix-llama-tiny.json"
     stored = json.loads(path.read_text())
     lines, seconds = kept_lines(path, ["exact"])
-    assert lines == [line for line in stored["lines"] if line["rule"] != "exact"]
+    assert lines == [{"tv": stored["tv"], **line} for line in stored["lines"] if line["rule"] != "exact"]
     assert seconds == stored["seconds"]
     assert kept_lines(path, names("verifier")) == ([], 0)
     assert kept_lines(path.with_name("none.json"), ["exact"]) == ([], 0)
