@@ -27,9 +27,10 @@ from sdbench.metrics.markup import markdown
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.text import format_interval
 from sdbench.records import Results
-from sdbench.words import exit_on_mistake, parse_words
+from sdbench.words import choose, exit_on_mistake, parse_words
 
-DEFAULTS = {"parts": "lengths,domains", "n": "100", "records": "results", "out": "results/drafters"}
+PARTS = ("lengths", "domains")
+DEFAULTS = {"parts": ",".join(PARTS), "n": "100", "records": "results", "out": "results/drafters"}
 DRAFTERS = ("model", "pruned", "medusa", "mtp", "eagle", "eagle3", "block")
 HEADS = ("medusa", "mtp", "eagle", "eagle3", "block")
 OPTIONS = {"medusa": ("once=0",)}  # of the heads' training, as for those that ship
@@ -176,7 +177,8 @@ def text_of(out: Path) -> str:
 def main(words: Sequence[str]) -> int:
     with exit_on_mistake("drafter_positions", __doc__, words):
         options = DEFAULTS | dict(parse_words(words, DEFAULTS).options)
-    records, out, n, parts = Path(options["records"]), Path(options["out"]), options["n"], options["parts"].split(",")
+        parts = choose("parts", options["parts"], PARTS)
+    records, out, n = Path(options["records"]), Path(options["out"]), options["n"]
     out.mkdir(parents=True, exist_ok=True)
     tables: dict[str, pd.DataFrame] = {}
     if "lengths" in parts:

@@ -327,6 +327,7 @@ def main(words: Sequence[str]) -> int:
         options = DEFAULTS | dict(given_options)
         known = [*PARTS, *HEADINGS, "trained", *VARIANTS]
         parts = choose("parts", options["parts"], known)
+        (timing,) = choose("timing", options["timing"], ("on", "off"))
         if options["drafters"] != "all":
             refuse_names(options["drafters"].split(","), has_parts="parts" in given_options)
     out, records, frames = Path(options["out"]), Path(options["records"]), []
@@ -342,8 +343,8 @@ def main(words: Sequence[str]) -> int:
         if part in variants:
             given = ["drafter=model", *variants[part].words_in(records), *variants[part].measured]
         choice = [f"temperature={temperature}", f"n={options['n']}", *(PARTS.get(part, given) if is_whole else given)]
-        timing = ["timing=off"] if options["timing"] == "off" else []
-        frames.append(rows_of(run(f"T{temperature}", part, task, records, *choice, *timing), part))
+        choice += ["timing=off"] if timing == "off" else []
+        frames.append(rows_of(run(f"T{temperature}", part, task, records, *choice), part))
     if frames:
         out.mkdir(parents=True, exist_ok=True)
         rows = merge(out / "summary.csv", pd.concat(frames))

@@ -5,6 +5,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from scripts import drafter_positions
+
 DRAFTERS = Path(__file__).parents[2] / "results" / "drafters"
 
 
@@ -15,6 +17,14 @@ def domains() -> pd.DataFrame:
 
 def greedy() -> pd.DataFrame:
     return domains().query("temperature == 0 and verifier == 'lossless'")
+
+
+def test_a_part_that_does_not_exist_ends_before_anything_is_written(tmp_path, capsys):
+    with pytest.raises(SystemExit) as ending:
+        drafter_positions.main(["parts=length", f"out={tmp_path / 'out'}"])
+    assert ending.value.code == 2
+    assert "parts must be among lengths, domains, got length" in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.results

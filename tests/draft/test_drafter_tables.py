@@ -120,7 +120,7 @@ def test_a_drafter_measured_again_keeps_the_rows_of_others(tmp_path):
     assert len(table) == len(RUN) + len(drafter_tables.RULES)
 
 
-def test_a_mistaken_word_is_one_sentence(capsys):
+def test_a_mistaken_word_is_one_sentence(tmp_path, capsys):
     with pytest.raises(SystemExit) as caught:
         drafter_tables.main(["task=gsm8k-tiny"])
     assert caught.value.code == 2
@@ -129,6 +129,10 @@ def test_a_mistaken_word_is_one_sentence(capsys):
         drafter_tables.main(["parts=length"])
     assert caught.value.code == 2
     assert capsys.readouterr().err.startswith("drafter_tables: parts must be among shipped, foreign, int8, lengths,")
+    with pytest.raises(SystemExit) as caught:
+        drafter_tables.main(["timing=false", "tasks=none", f"out={tmp_path}"])
+    assert caught.value.code == 2
+    assert capsys.readouterr().err.startswith("drafter_tables: timing must be among on, off, got false")
 
 
 @pytest.mark.parametrize(
