@@ -69,9 +69,8 @@ seconds of all answers, with their prompts, of lossless decoding with as many dr
 
 """
 ASSISTED = """\
-A pass like those of latency, with columns as above. Both draft with the same model and as many tokens a round. Compare
-them with the prompt: in this pass transformers spent the first round together with it, which counted as no decoding, so the
-speed-up of assisted generation is too high by its share of first rounds.
+A pass like those of latency, with columns as above. Both draft with the same model and as many tokens a round, and read the
+prompt in their first round. WMT was timed so in its pass of latency, with one draft.
 
 """
 PACKED = """\
@@ -90,6 +89,8 @@ LEARNED = """\
 other rows ([wmt-head](wmt-head)); the offset is added to the logit of w.
 
 """
+# Part -> the parts that its sentence on all tasks together is of: passes without other options, or with the same.
+POOLED = {"assisted": ("assisted", "latency"), "packed": ("packed",), "float32": ("float32",)}
 BEFORE = {
     "learned": LEARNED,
     "prices": PRICES,
@@ -262,7 +263,8 @@ def redraw(out: Path) -> None:
         rows = [row for path in parts[part] for row in shown(path)]
         table = markdown(head, rows, num_left=2)
         before = ranks if part == "drafters" else BEFORE.get(part, "")
-        before += pooled_over_assisted(parts[part]) if part in ("packed", "float32") else ""
+        timed = [path for pooled in POOLED.get(part, ()) for path in parts[pooled] if (path / "times.csv").exists()]
+        before += pooled_over_assisted(timed)
         tables += [(heading, before + table)] if rows else []
     readme = out / "README.md"
     above = readme.read_text().partition(MARKER)[0] if readme.exists() else "# Real pairs\n\n"

@@ -7,10 +7,11 @@ A FOLDER holds the records of one pair and task, of one or several of `experimen
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices`
 and, of records called …-learned, …-latency, …-assisted, …-packed and …-float32, a part of that name. Files are summary.csv (a row
 per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no text) and, at
-T = 0, equal_texts.csv; of `packed` and `float32` also times.csv (seconds by example, for each draft length of one latency pass);
-for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w also decisions.csv (what to ship at
-margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of cells, of drafters and in times.csv of
-draft lengths that the records do not hold stay in these tables, except in equal_texts.csv, whose names are those of one run.
+T = 0, equal_texts.csv; of `packed` and `float32`, and with assisted generation, also times.csv (seconds by example, for each draft
+length of one latency pass); for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w also
+decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of cells, of
+drafters and in times.csv of draft lengths that the records do not hold stay in these tables, except in equal_texts.csv, whose names
+are those of one run.
 README.md has a row for each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters
 under each rule.
 """
@@ -155,7 +156,8 @@ def write_part(place: RealFolder, results: Results, folder: Path) -> None:
         add_prices(summary, results)
     if place.part in TIMED:
         summary = add_sooner(summary, results)
-    if place.part in ("packed", "float32"):
+    timed = set(results.timings["cell"].map(results.cells.set_index("cell")["verifier"]))
+    if place.part in ("packed", "float32") or (place.part in TIMED and "assisted" in timed):
         times_of(results).to_csv(folder / "times.csv", index=False, float_format="%.6g")
     summary.to_csv(folder / "summary.csv", index=False, float_format="%.6g")
     write_scores(folder / "scores.parquet", results)

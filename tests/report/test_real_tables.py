@@ -361,14 +361,17 @@ def test_losses_of_other_rules_on_programs_are_not_significant_and_none_excludes
 
 
 @pytest.mark.results
-def test_without_packing_lossless_decoding_is_not_ahead_of_assisted_generation():
-    rates = {}
-    for task, part, num_draft in (("humaneval", "assisted", 5), ("wmt", "latency", 1)):
-        table = pd.read_csv(COMMITTED / f"{task}-{part}/summary.csv").query(f"num_draft == {num_draft}")
-        speeds = table.set_index("verifier")["speedup_end_to_end"]
-        rates[task] = [f"{speeds[name]:.2f}" for name in ("lossless", "assisted")]
-    words = "{} and assisted generation {} times as fast as plain `generate` on HumanEval, and {} and {} times on WMT"
-    assert words.format(*rates["humaneval"], *rates["wmt"]) in prose()
+def test_without_packing_too_answers_of_lossless_decoding_come_sooner_than_those_of_assisted_generation():
+    folders = [COMMITTED / "humaneval-assisted", COMMITTED / "wmt-latency"]
+    sentence = real_readme.pooled_over_assisted(folders)
+    assert sentence in (COMMITTED / "README.md").read_text()
+    assert sentence.startswith(
+        "On 2 tasks together, 48 texts, answers of lossless decoding come 1.05 [1.02, 1.08] times as soon"
+    )
+    for text in (prose(), (COMMITTED.parent / "README.md").read_text()):
+        assert "1.05 [1.02, 1.08] times as soon" in text
+    tokens = [pd.read_csv(folder / "times.csv").groupby("verifier")["tokens"].mean().round() for folder in folders]
+    assert [(x["target"], x["assisted"]) for x in tokens] == [(50, 50), (17, 17)]
 
 
 @pytest.mark.results
@@ -414,23 +417,24 @@ def test_the_committed_tables_are_those_of_the_committed_files(tmp_path):
 @pytest.mark.parametrize(
     ("task", "verifier", "value", "num_draft", "column", "shown"),
     [
-        ("humaneval-assisted", "assisted", None, 5, "speedup_end_to_end", "1.37 [1.27, 1.48]"),
-        ("humaneval-assisted", "lossless", None, 5, "speedup_end_to_end", "1.35 [1.25, 1.47]"),
-        ("wmt", "typical", 0.05, 1, "speedup", "1.36 [1.30, 1.44]"),
-        ("wmt", "typical", 0.05, 2, "speedup", "1.50 [1.41, 1.59]"),
-        ("wmt", "typical", 0.05, 5, "speedup", "1.47 [1.23, 1.75]"),
-        ("wmt", "typical", 0.05, 5, "time_ratio", "1.05 [.67, 1.27]"),
-        ("wmt", "target", None, 0, "speedup", ".98 [.93, 1.03]"),
-        ("wmt", "lossless", None, 1, "speedup", "1.15 [1.09, 1.22]"),
-        ("wmt", "lossless", None, 2, "speedup", "1.05 [.97, 1.14]"),
-        ("wmt", "lossless", None, 5, "speedup", ".79 [.68, .90]"),
-        ("wmt", "ensemble", 0.5, 1, "speedup", "1.25 [1.18, 1.34]"),
-        ("wmt", "ensemble", 0.5, 2, "speedup", "1.21 [1.11, 1.31]"),
-        ("wmt", "ensemble", 0.5, 5, "speedup", ".92 [.80, 1.06]"),
-        ("wmt", "ensemble", 0.5, 5, "sooner", "1.10 times as soon as those of lossless decoding [1.02, 1.20]"),
-        ("wmt", "lossless", None, 1, "speedup_end_to_end", "1.04 [.98, 1.10]"),
-        ("wmt", "assisted", None, 1, "speedup_end_to_end", "1.13 [1.05, 1.20]"),
-        ("wmt", "assisted", None, 1, "sooner", "1.07 [1.01, 1.13]"),
+        ("humaneval-assisted", "assisted", None, 5, "speedup_end_to_end", "1.46 [1.34, 1.60]"),
+        ("humaneval-assisted", "lossless", None, 5, "speedup_end_to_end", "1.53 [1.41, 1.67]"),
+        ("humaneval-assisted", "assisted", None, 5, "sooner", ".95 [.91, .99] times as soon"),
+        ("wmt", "typical", 0.05, 1, "speedup", "1.42 [1.37, 1.49]"),
+        ("wmt", "typical", 0.05, 2, "speedup", "1.50 [1.40, 1.60]"),
+        ("wmt", "typical", 0.05, 5, "speedup", "1.37 [1.25, 1.50]"),
+        ("wmt", "typical", 0.05, 5, "time_ratio", "1.14 times as soon [1.01, 1.29]"),
+        ("wmt", "target", None, 0, "speedup", ".98 [.94, 1.01]"),
+        ("wmt", "lossless", None, 1, "speedup", "1.19 [1.14, 1.24]"),
+        ("wmt", "lossless", None, 2, "speedup", "1.13 [1.04, 1.23]"),
+        ("wmt", "lossless", None, 5, "speedup", ".77 [.69, .86]"),
+        ("wmt", "ensemble", 0.5, 1, "speedup", "1.25 [1.17, 1.33]"),
+        ("wmt", "ensemble", 0.5, 2, "speedup", "1.22 [1.13, 1.31]"),
+        ("wmt", "ensemble", 0.5, 5, "speedup", ".94 [.83, 1.07]"),
+        ("wmt", "ensemble", 0.5, 5, "sooner", "1.16 times as soon as those of lossless decoding [1.06, 1.26]"),
+        ("wmt", "lossless", None, 1, "speedup_end_to_end", "1.17 [1.13, 1.21]"),
+        ("wmt", "assisted", None, 1, "speedup_end_to_end", "1.14 [1.07, 1.21]"),
+        ("wmt", "assisted", None, 1, "sooner", ".97 [.92, 1.01]"),
         ("humaneval-packed", "lossless", None, 5, "speedup_end_to_end", "1.44 [1.31, 1.57]"),
         ("humaneval-packed", "assisted", None, 5, "speedup_end_to_end", "1.28 [1.17, 1.40]"),
         ("humaneval-packed", "generate", None, 0, "speedup_end_to_end", ".89 [.86, .92]"),
