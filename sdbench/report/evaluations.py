@@ -31,8 +31,8 @@ MISSING = (
     "recommendation can be worked out: python -m sdbench task=lm-eval:NAME measures both."
 )
 UNPAIRED = (
-    "Differences from lossless need a lossless evaluation of the same documents, prompts and models, and --log_samples in "
-    "both."
+    "Differences from lossless need a lossless evaluation of the same documents, prompts and models, and --log_samples in both, "
+    "and a metric whose score is the mean over the documents."
 )
 SHOWN = ("quality", "difference", "acceptance", "acceptance_expected", "tokens_per_round", "bias", "n")
 ESTIMATES = SHOWN[:-1]
@@ -155,14 +155,22 @@ def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:
 
 
 def _difference(row: Mapping[Any, Any], frame: pd.DataFrame) -> Estimate:
-    """Return a setting's score minus that of the newest lossless evaluation of the same documents, prompts and models."""
+    """Return a setting's score minus that of the newest lossless evaluation of the same documents, prompts and models.
+
+    There is none where the score is not the mean of the samples, as in RULER, which leaves rows out, or is not finite.
+    """
     same = (frame[PAIRED_BY] == pd.Series({name: row[name] for name in PAIRED_BY})).all(axis=1)
     lossless = frame[same & (frame["is_lossless"] == True)]  # noqa: E712 - a column of objects
     if row["is_lossless"] is not False or lossless.empty:
         return NONE
-    ours, theirs = (_scores_of(path, row["task"], row["metric"]) for path in (row["path"], lossless.iloc[-1]["path"]))
+    sides = [row, lossless.iloc[-1]]
+    ours, theirs = (_scores_of(side["path"], row["task"], row["metric"]) for side in sides)
     if not ours or set(ours) != set(theirs):
         return NONE
+    for side, scores in zip(sides, (ours, theirs), strict=True):
+        mean = sum(scores.values()) / len(scores)
+        if not (math.isfinite(mean) and math.isclose(mean, side["quality"], rel_tol=1e-6, abs_tol=1e-9)):
+            return NONE
     return paired_interval([ours[key] for key in theirs], list(theirs.values()))
 
 

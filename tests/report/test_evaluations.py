@@ -1,6 +1,7 @@
 """Folders that lm-evaluation-harness wrote are reported as far as their numbers go, and what they lack is said."""
 
 import json
+import math
 from pathlib import Path
 
 import lxml.html
@@ -27,6 +28,8 @@ def write_evaluation(
     document=None,
     config=None,
     sample=None,
+    quality=None,
+    original=1319,
     **knobs,
 ):
     """One evaluation in the form of lm_eval 0.4.13; `verifier` None: by its own model."""
@@ -34,13 +37,13 @@ def write_evaluation(
     facts = {"target": target, "draft": draft, "checkpoints": {}, "drafter": "model", "verifier": verifier, **knobs}
     facts |= {"num_draft": 5, "is_lossless": verifier == "exact", "tasks": tasks}
     config = {**(config or {}), **({"model": "sdbench", "sdbench": facts} if verifier else {"model": "hf"})}
-    entry = {"alias": "gsm8k", "exact_match,strict-match": sum(scores) / len(scores)}
+    entry = {"alias": "gsm8k", "exact_match,strict-match": sum(scores) / len(scores) if quality is None else quality}
     document = {
         **(document or {}),
         "results": {"gsm8k": {**entry, "exact_match_stderr,strict-match": stderr}},
         "n-shot": {"gsm8k": 5},
-        "n-samples": {"gsm8k": {"original": 1319, "effective": len(scores)}},
-        "config": {**config, "limit": len(scores), "gen_kwargs": None},
+        "n-samples": {"gsm8k": {"original": original, "effective": len(scores)}},
+        "config": {"limit": len(scores), **config, "gen_kwargs": None},
         "model_name": target,
     }
     folder.mkdir(parents=True, exist_ok=True)
@@ -225,3 +228,19 @@ def test_the_newest_evaluation_counts_whatever_the_order_of_the_folders(tmp_path
     for folders in ([new, old], [old, new]):
         assert COMMAND([*folders, f"out={tmp_path / 'out'}"]) == Exit.DONE
         assert pd.read_csv(tmp_path / "out" / "evaluations.csv")["quality"].tolist() == [1.0]
+
+
+@pytest.mark.parametrize("odd", [("exact",), ("ensemble",), ("exact", "ensemble")])
+@pytest.mark.parametrize(
+    ("scores", "quality"),
+    [([1.0, -1.0, 0.5], 0.75), ([1.0, math.nan, 0.5], 0.75), ([1.0, math.inf, 0.5], math.inf)],
+)
+def test_a_score_that_is_not_the_mean_of_its_samples_or_not_finite_has_no_difference(tmp_path, scores, quality, odd):
+    """RULER drops rows of other lengths, whose samples are -1: their means were compared. A NaN ended the report."""
+    for number, verifier in enumerate(("exact", "ensemble")):
+        values = {"scores": scores, "quality": quality} if verifier in odd else {"scores": [1.0, 0.0, 1.0]}
+        write_evaluation(tmp_path, f"2026-01-0{number + 1}T00-00-00.1", verifier, **values)
+    assert report(tmp_path) == Exit.DONE
+    rows = pd.read_csv(tmp_path / "evaluations.csv").set_index("setting")
+    assert rows["difference"].isna().all()
+    assert {name for name in rows.index if rows.at[name, "quality"] == quality} == {f"{name} K=5" for name in odd}
