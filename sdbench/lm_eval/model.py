@@ -117,6 +117,7 @@ class SpeculativeLM(TemplateLM):
                 "drafter": self.drafter.name,
                 "drafter_options": {k: v for k, v in self.identity["drafter"].items() if k != "name"},
                 "seed": self.run.seed,
+                "chat_options": dict(self.run.model.chat_options),
                 **self.setting,
                 "is_lossless": bool(self.rule.is_lossless().all()),
                 "tasks": tasks,

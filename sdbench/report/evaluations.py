@@ -37,11 +37,14 @@ UNPAIRED = (
 SHOWN = ("quality", "difference", "acceptance", "acceptance_expected", "tokens_per_round", "bias", "n")
 ESTIMATES = SHOWN[:-1]
 # Facts in the harness's results from sdbench that are not knobs; those of OURS are columns, empty for other models.
-OURS = ["draft", "checkpoints", "numerics", "drafter_options", "seed"]
+OURS = ["draft", "checkpoints", "numerics", "drafter_options", "seed", "chat_options"]
 FACTS = ("target", *OURS, "drafter", "verifier", "num_draft", "is_lossless", "tasks")
-PAIRED_BY = ["task", "metric", "target", "draft", "checkpoints", "numerics", "options"]
+PAIRED_BY = ["task", "metric", "target", "draft", "checkpoints", "numerics", "options", "chat_options"]
 # What a row may be named by: each only where rows that are alike in all before it differ in it.
-NAMED_BY = ["target", "options", "draft", "checkpoints", "numerics", "setting", "drafter_options", "seed"]
+NAMED_BY = [
+    *("target", "options", "chat_options", "draft", "checkpoints", "numerics"),
+    *("setting", "drafter_options", "seed"),
+]
 SHOT_SEED = 1234  # of the harness, if the user gives no --seed
 NONE = Estimate(math.nan, math.nan, math.nan, 0)
 
@@ -93,6 +96,8 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
     target = ours.get("target") or document.get("model_name") or config["model"]
     facts = {"target": target, **{name: _words_of(ours.get(name)) for name in OURS}, "setting": _setting_of(config)}
     facts |= {"is_lossless": ours.get("is_lossless"), "path": path}
+    if not document.get("chat_template_sha"):
+        facts["chat_options"] = ""  # they change no prompt
     for task, count in counts.items():
         measured = (ours.get("tasks") or {}).get(task, {})
         entry = document["results"].get(task, {})

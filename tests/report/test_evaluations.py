@@ -244,3 +244,25 @@ def test_a_score_that_is_not_the_mean_of_its_samples_or_not_finite_has_no_differ
     rows = pd.read_csv(tmp_path / "evaluations.csv").set_index("setting")
     assert rows["difference"].isna().all()
     assert {name for name in rows.index if rows.at[name, "quality"] == quality} == {f"{name} K=5" for name in odd}
+
+
+def test_options_of_the_chat_template_name_and_pair_evaluations(tmp_path):
+    """Of two that differ in them the older was left out."""
+    for number, (verifier, thinks, score) in enumerate(
+        [("exact", False, 0.0), ("exact", True, 1.0), ("ensemble", False, 1.0)]
+    ):
+        options, document = {"enable_thinking": thinks}, {"chat_template_sha": "cd34"}
+        date = f"2026-01-0{number + 1}T00-00-00.1"
+        write_evaluation(tmp_path / "chat", date, verifier, [1.0, score], chat_options=options, document=document)
+        write_evaluation(tmp_path / "plain", date, verifier, [1.0, score], chat_options=options)
+    assert report(tmp_path / "chat") == Exit.DONE
+    rows = pd.read_csv(tmp_path / "chat" / "evaluations.csv").set_index(["setting", "chat_options"])
+    assert sorted(rows.index) == [
+        ("ensemble K=5", "enable_thinking=False"),
+        ("exact K=5", "enable_thinking=False"),
+        ("exact K=5", "enable_thinking=True"),
+    ]
+    assert rows["difference"].dropna().to_dict() == {("ensemble K=5", "enable_thinking=False"): 0.5}
+    assert "exact K=5, chat options enable_thinking=True" in labels_in(tmp_path / "chat")
+    assert report(tmp_path / "plain") == Exit.DONE
+    assert labels_in(tmp_path / "plain") == ["exact K=5", "ensemble K=5"], "without a chat template they change nothing"
