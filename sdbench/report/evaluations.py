@@ -112,7 +112,7 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
                 **facts,
                 "task": task,
                 "metric": metric if filter_name == "none" else name,
-                "options": _options_of(document, shots),
+                "options": _options_of(document, task),
                 "num_shots": shots,
                 "n": count["effective"],
                 **spread("quality", Estimate(value, value - half, value + half, count["effective"])),
@@ -138,15 +138,19 @@ def _words_of(fact: object) -> str:
     return "" if fact is None else str(fact)
 
 
-def _options_of(document: Mapping[str, Any], num_shots: object) -> str:
+def _options_of(document: Mapping[str, Any], task: str) -> str:
     """Return the other options on which answers depend, as text."""
     config, chat = document["config"], document.get("chat_template_sha")
+    num_shots, count = document.get("n-shot", {}).get(task), document["n-samples"][task]
     seed = config.get("fewshot_seed")
     words: dict[str, Any] = {"limit": str(config.get("limit")), "shots": str(num_shots), "chat": str(chat)}
     words["system"] = document.get("system_instruction_sha")
     has_shot_turns = chat and num_shots  # without them that option changes no prompt
     words["multiturn"] = document.get("fewshot_as_multiturn") if has_shot_turns else None
     words["fewshot_seed"] = None if seed == SHOT_SEED else seed
+    if config.get("limit") is None and count["effective"] < count.get("original", 0):  # by --samples
+        documents = document.get("task_hashes", {}).get(task, "")[:8]
+        words["samples"] = f"{count['effective']} {documents}".strip()
     return f"{_words_of(config.get('gen_kwargs') or None)} {_words_of(words)}".strip()
 
 

@@ -266,3 +266,20 @@ def test_options_of_the_chat_template_name_and_pair_evaluations(tmp_path):
     assert "exact K=5, chat options enable_thinking=True" in labels_in(tmp_path / "chat")
     assert report(tmp_path / "plain") == Exit.DONE
     assert labels_in(tmp_path / "plain") == ["exact K=5", "ensemble K=5"], "without a chat template they change nothing"
+
+
+def test_evaluations_of_chosen_documents_do_not_replace_that_of_all(tmp_path):
+    """An evaluation with --samples took the place of the one before it, and its difference was lost."""
+    hashes = [{}, {"task_hashes": {"gsm8k": "ab12cd34ef"}}, {"task_hashes": {"gsm8k": "56789abcde"}}, {}]
+    for number, (scores, document) in enumerate(zip([[1.0, 0.0], [1.0], [0.0], [0.0]], hashes, strict=True)):
+        date, config = f"2026-01-0{number + 1}T00-00-00.1", {"limit": None}
+        write_evaluation(tmp_path, date, "exact", scores, config=config, document=document, original=2)
+    assert report(tmp_path) == Exit.DONE
+    named = dict(zip(labels_in(tmp_path), pd.read_csv(tmp_path / "evaluations.csv")["quality"], strict=True))
+    options = "exact K=5, options limit=None shots=5 chat=None"
+    assert named == {
+        options: 0.5,
+        f"{options} samples=1": 0.0,
+        f"{options} samples=1 56789abc": 0.0,
+        f"{options} samples=1 ab12cd34": 1.0,
+    }
