@@ -11,13 +11,14 @@ setting the newest counts. Differences from lossless are paired by document and 
 
 import json
 import math
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pandas as pd
 
-from sdbench.files import read_json_lines, write_whole
+from sdbench.files import digest_of, read_json_lines, write_whole
 from sdbench.metrics.columns import estimate_of, spread, spread_names
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.stats import Estimate, paired_interval
@@ -39,12 +40,15 @@ ESTIMATES = SHOWN[:-1]
 # Facts in the harness's results from sdbench that are not knobs; those of OURS are columns, empty for other models.
 OURS = ["draft", "checkpoints", "numerics", "drafter_options", "seed", "chat_options"]
 FACTS = ("target", *OURS, "drafter", "verifier", "num_draft", "is_lossless", "tasks")
-PAIRED_BY = ["task", "metric", "target", "draft", "checkpoints", "numerics", "options", "chat_options"]
+PAIRED_BY = ["task", "metric", "task_version", "target", "draft", "checkpoints", "numerics", "options", "chat_options"]
 # What a row may be named by: each only where rows that are alike in all before it differ in it.
 NAMED_BY = [
-    *("target", "options", "chat_options", "draft", "checkpoints", "numerics"),
+    *("task_version", "target", "options", "chat_options", "draft", "checkpoints", "numerics"),
     *("setting", "drafter_options", "seed"),
 ]
+SCORED_BY = ("filter_list", "metric_list", "process_results")  # options of a task that decide its scores
+# Where an object without source lies, in memory or on the disk.
+LOCATION = re.compile(r" at 0x[0-9a-f]+|(?<=<class ')/[^']*/")
 SHOT_SEED = 1234  # of the harness, if the user gives no --seed
 NONE = Estimate(math.nan, math.nan, math.nan, 0)
 
@@ -112,6 +116,7 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
                 **facts,
                 "task": task,
                 "metric": metric if filter_name == "none" else name,
+                "task_version": _task_version_of(document, task),
                 "options": _options_of(document, task),
                 "num_shots": shots,
                 "n": count["effective"],
@@ -136,6 +141,13 @@ def _words_of(fact: object) -> str:
     if isinstance(fact, Mapping):
         return " ".join(f"{name}={value}" for name, value in fact.items() if value is not None)
     return "" if fact is None else str(fact)
+
+
+def _task_version_of(document: Mapping[str, Any], task: str) -> str:
+    """Return the version of a task and a hash of what scores its answers, as text."""
+    options = document.get("configs", {}).get(task, {})
+    scoring = json.dumps([options.get(name) for name in SCORED_BY], sort_keys=True)
+    return f"{document.get('versions', {}).get(task)}/{digest_of(LOCATION.sub('', scoring), digits=8)}"
 
 
 def _options_of(document: Mapping[str, Any], task: str) -> str:

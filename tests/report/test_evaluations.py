@@ -268,6 +268,48 @@ def test_options_of_the_chat_template_name_and_pair_evaluations(tmp_path):
     assert labels_in(tmp_path / "plain") == ["exact K=5", "ensemble K=5"], "without a chat template they change nothing"
 
 
+OF_TASK = {
+    "metric_list": [{"metric": "exact_match", "aggregation": "def mean(x): ..."}],
+    "filter_list": [{"name": "a"}],
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "change", "is_same"),
+    [
+        (4, {}, False),
+        (3, {"metric_list": [{"metric": "exact_match", "aggregation": "def mean(x): return 1"}]}, False),
+        (3, {"filter_list": [{"name": "b"}]}, False),
+        (3, {"process_results": "def judge(doc, results): ..."}, False),
+        (3, {"metadata": {"verifier": "exact"}, "description": "Another."}, True),
+        (3, {}, True),
+    ],
+)
+def test_a_task_that_scores_in_another_way_is_named_and_not_compared(tmp_path, version, change, is_same):
+    """It was compared with the old one, and a newer evaluation took the place of the older."""
+    for number, verifier in enumerate(("exact", "ensemble", "ensemble")):
+        options = OF_TASK if number < 2 else OF_TASK | change
+        document = {"versions": {"gsm8k": 3 if number < 2 else version}, "configs": {"gsm8k": options}}
+        write_evaluation(tmp_path, f"2026-01-0{number + 1}T00-00-00.1", verifier, [1.0, 0.0], document=document)
+    assert report(tmp_path) == Exit.DONE
+    rows = pd.read_csv(tmp_path / "evaluations.csv")
+    assert len(rows) == (2 if is_same else 3)
+    assert rows["difference"].notna().sum() == 1
+    assert {", task version " in label for label in labels_in(tmp_path)} == {not is_same}
+
+
+def test_where_an_object_without_source_lies_is_no_version_of_its_task(tmp_path):
+    for number, (folder, address, verifier) in enumerate(
+        [("/home/a/tasks/", "0x7f01", "exact"), ("/home/b/", "0x7f02", "ensemble")]
+    ):
+        functions = f"<class '{folder}utils.Last'>", f"functools.partial(<function f at {address}>)"
+        steps = [{"function": function} for function in functions]
+        document = {"versions": {"gsm8k": 3}, "configs": {"gsm8k": {"filter_list": [{"filter": steps}]}}}
+        write_evaluation(tmp_path, f"2026-01-0{number + 1}T00-00-00.1", verifier, [1.0, 0.0], document=document)
+    assert report(tmp_path) == Exit.DONE
+    assert pd.read_csv(tmp_path / "evaluations.csv")["task_version"].nunique() == 1
+
+
 def test_evaluations_of_chosen_documents_do_not_replace_that_of_all(tmp_path):
     """An evaluation with --samples took the place of the one before it, and its difference was lost."""
     hashes = [{}, {"task_hashes": {"gsm8k": "ab12cd34ef"}}, {"task_hashes": {"gsm8k": "56789abcde"}}, {}]
