@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
 
 from sdbench.config import ConfigError, show
@@ -74,11 +75,13 @@ def digests_of(path: Path) -> dict[str, str]:
         if file not in seen:
             seen[file] = digest_of_file(file)
             waiting += _imports_of(file) if file.suffix == ".py" else _named_by(file)
-    names = [file.name for file in seen]
-    return {
-        file.name if names.count(file.name) == 1 else f"{file.parent.name}/{file.name}": digest
-        for file, digest in sorted(seen.items())
-    }
+    return {_label_of(file, seen): digest for file, digest in sorted(seen.items())}
+
+
+def _label_of(file: Path, files: Collection[Path]) -> str:
+    """Return the shortest end of a path that no other file has."""
+    ends = (file.parts[-size:] for size in range(1, len(file.parts) + 1))
+    return "/".join(next(end for end in ends if sum(other.parts[-len(end) :] == end for other in files) == 1))
 
 
 def _named_by(file: Path) -> list[Path]:
@@ -104,18 +107,38 @@ def _code_of(folder: Path, module: str) -> list[Path]:
 
 
 def _imports_of(file: Path) -> list[Path]:
-    """Return the files that a Python file imports: modules beside it, and those of the harness's other tasks."""
-    paths: list[str] = []
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        modules = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
-            base, names = "../" * (node.level - 1), [node.module] if node.module else []
-            modules = [base + ".".join([*names, *more]) for more in ([], *([alias.name] for alias in node.names))]
-        for module in modules:
-            inside = module.removeprefix(f"{LIBRARY}.")
-            root = f"{_library_folder()}/" if inside != module else ""
-            paths.append(root + re.sub(r"(?<=\w)\.(?=\w)", "/", inside) + ".py")
-    return _existing(file.parent, paths)
+    """Return the files that a Python file imports: modules beside it, in its package, and of the harness's other tasks."""
+    library = (_library_folder() / "__init__.py").resolve()  # the version of the harness is in the provenance
+    nodes = ast.walk(ast.parse(file.read_bytes()))
+    return [path for node in nodes for path in _imported_by(node, file) if path != library]
+
+
+def _imported_by(node: ast.AST, file: Path) -> Iterator[Path]:
+    """Yield the files of an import. A package's `__init__.py` counts unless all names that are imported from it are modules."""
+    if isinstance(node, ast.Import):
+        for base in (base for alias in node.names for base in _bases_of(file, alias.name)):
+            yield from _module_at(base)
+    elif isinstance(node, ast.ImportFrom):
+        folder, name = file.parent.joinpath(*[".."] * (node.level - 1)), node.module or ""
+        for base in [folder / name.replace(".", "/")] if node.level else _bases_of(file, name):
+            modules = [_module_at(base / alias.name) for alias in node.names]
+            yield from chain(*modules)
+            code = _existing(base.parent, [f"{base.name}.py"]) if name else []
+            yield from code or ([] if all(modules) else _existing(base, ["__init__.py"]))
+
+
+def _bases_of(file: Path, module: str) -> list[Path]:
+    """Return where an absolute import of a file may lead, without a suffix: beside it, in its package, among the tasks."""
+    if f"{module}.".startswith(f"{LIBRARY}."):
+        return [_library_folder() / module.removeprefix(LIBRARY).lstrip(".").replace(".", "/")]
+    first = module.partition(".")[0]
+    is_library = first == LIBRARY.partition(".")[0]
+    roots = [] if is_library else [folder.parent for folder in file.parents if folder.name == first]
+    return [root / module.replace(".", "/") for root in (file.parent, *roots)]
+
+
+def _module_at(base: Path) -> list[Path]:
+    return _existing(base.parent, [f"{base.name}.py"]) or _existing(base, ["__init__.py"])
 
 
 def _existing(folder: Path, names: Sequence[str]) -> list[Path]:

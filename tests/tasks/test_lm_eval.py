@@ -23,6 +23,7 @@ from sdbench.config import ConfigError
 from sdbench.metrics.quality import CORPUS
 from sdbench.tasks.harness import CODE_EVAL
 from sdbench.tasks.harness_api import USED
+from sdbench.tasks.harness_files import digests_of
 from sdbench.tasks.harness_scores import statistics_of
 from sdbench.tasks.sandbox import Sandbox
 from sdbench.types import Example, Message, Prompt
@@ -264,6 +265,50 @@ def test_code_is_keyed_wherever_the_harness_finds_it(tmp_path, monkeypatch):
     (package / "above.py").write_text("pass\n")
     after = task.describe()["harness"]["files"]
     assert {name for name in before if before[name] != after[name]} == {"above.py"}
+
+
+@needs_lm_eval
+@pytest.mark.parametrize(
+    ("line", "text", "keyed"),
+    [
+        ("from metrics_of_ours.text import norm", "text.py", "text.py"),
+        ("import metrics_of_ours.text", "text.py", "text.py"),
+        ("from metrics_of_ours import norm", "__init__.py", "metrics_of_ours/__init__.py"),
+        ("from .. import norm", "__init__.py", "metrics_of_ours/__init__.py"),
+        ("from helpers import norm", "parts/helpers/__init__.py", "helpers/__init__.py"),
+        ("from .helpers.deep import norm", "parts/helpers/deep/__init__.py", "deep/__init__.py"),
+        ("from ..other import deep", "other/deep/__init__.py", "other/deep/__init__.py"),
+    ],
+)
+def test_code_of_the_package_itself_is_keyed(line, text, keyed, tmp_path):
+    """What a module imports by the whole name of its package, and what an `__init__.py` defines, were in no key."""
+    package = tmp_path / "metrics_of_ours"
+    for folder in ("", "parts", "parts/helpers", "parts/helpers/deep", "other", "other/deep"):
+        (package / folder).mkdir(parents=True)
+        (package / folder / "__init__.py").write_text("")
+    (package / "text.py").write_text("")
+    (package / text).write_text("def norm(text): return text")
+    (package / "parts" / "scores.py").write_text(
+        f"{line}\nimport json, lm_eval.tasks\nfrom lm_eval.api import metrics\n"
+    )
+    (tmp_path / "ours.yaml").write_text(OURS.replace("scores.judge", "metrics_of_ours.parts.scores.judge"))
+    before = digests_of(tmp_path / "ours.yaml")
+    (package / text).write_text("def norm(text): return text.lower()")
+    after = digests_of(tmp_path / "ours.yaml")
+    (changed,) = {name for name in before if before[name] != after[name]}
+    assert keyed.endswith(changed)
+    assert len(before) == 3
+
+
+@needs_lm_eval
+def test_files_of_one_name_in_folders_of_one_name_are_all_keyed(tmp_path):
+    """Of the two hashes under one name the second replaced the first."""
+    for folder in ("a", "b"):
+        (tmp_path / folder / "text").mkdir(parents=True)
+        (tmp_path / folder / "text" / "norm.py").write_text("")
+    (tmp_path / "scores.py").write_text("import a.text.norm, b.text.norm")
+    (tmp_path / "ours.yaml").write_text(OURS)
+    assert sorted(digests_of(tmp_path / "ours.yaml")) == ["a/text/norm.py", "b/text/norm.py", "ours.yaml", "scores.py"]
 
 
 NEEDY = """
