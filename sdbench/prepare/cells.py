@@ -250,9 +250,13 @@ def _prompt_digests(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
 
 
 def _task_files(run: Run, task: DataTask) -> dict[str, str]:
-    """Files and folders in the options of this task alone; those of all tasks are hashed as rows and shots."""
+    """Files and folders in the options of this task alone; those of all tasks are hashed as rows and, mostly, with the wording."""
     from sdbench.tasks.base import DataTask
 
     known = (*DataTask.__dataclass_fields__, *task.WORDS)
     free_options = {name: value for name, value in run.task.free.items() if name not in known}
-    return files_of({**free_options, "extra_metrics": task.extra_metrics}, prefix="task")
+    options = {**free_options, "extra_metrics": task.extra_metrics}
+    # Prompts that are not hashed with the wording may have other rows of this file.
+    if task.pad_to is not None or (task.draws_shots and len(task.rows) > WORDED):
+        options["shots_data"] = None if task.shots_data is None else str(task.shots_data)
+    return files_of(options, prefix="task")

@@ -219,6 +219,10 @@ class LmEvalTask(DataTask):
     def shots_from(self) -> str:
         return str(ShotSource.of_file(self._tree))
 
+    @property
+    def draws_shots(self) -> bool:
+        return bool(self.shots) and ShotSource.of_file(self._tree).order != "first"
+
     def describe(self) -> dict[str, Any]:
         return {
             **super().describe(),

@@ -69,6 +69,11 @@ class Prompting(DataRows):
         return list(shots[: self.shots])
 
     @property
+    def draws_shots(self) -> bool:
+        """Return whether each prompt has shots of its own, drawn for its row."""
+        return bool(self.shots) and not self.rules.fixed_shots and self.rules.shots == "drawn"
+
+    @property
     def _is_pool_asked(self) -> bool:
         """Return whether shots come from the evaluated rows: a local file without `shots_data`, or one split for both."""
         return self.shots_data is None and (self.data is not None or self.shots_split == self.split)

@@ -1,6 +1,7 @@
 """The keys of cells: what decides a text or its score is in them, and what does not is on a list that says why."""
 
 import dataclasses
+import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -95,6 +96,29 @@ def test_what_records_say_of_the_shots_is_not_in_the_key_which_keeps_its_word(na
     described = {key: value for key, value in task.describe().items() if key not in NOT_OF_THE_KEY}
     assert described["shots_from"] == source
     assert _task_content(task)["task"] == described | {"shots_from": keyed}
+
+
+def test_a_file_of_shots_is_in_the_key_where_not_all_prompts_are_hashed(plan_of, tmp_path, monkeypatch):
+    """A shot that only rows beyond the first 256 have could be edited under the same keys. Other keys stay as they were."""
+    rows = [{"question": f"How many is {number}?", "answer": f"It is.\n#### {number}"} for number in range(40)]
+    data, shots = tmp_path / "data.jsonl", tmp_path / "shots.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows[:4]))
+    options = {"data": str(data), "shots_data": str(shots), "shots": 1}
+
+    def planned(*words: str, edited: int | None = None) -> list:
+        changed = [row | {"answer": "#### 7"} if number == edited else row for number, row in enumerate(rows[4:])]
+        shots.write_text("".join(json.dumps(row) + "\n" for row in changed))
+        return plan_of("task=gsm8k-tiny", *(f"task.{name}={value}" for name, value in options.items()), *words)
+
+    first = keys(planned())
+    task = sdbench.tasks.load("gsm8k-tiny", **options)
+    shown = [task._drawn[key][0] for key in task.rows]
+    assert shown[3] not in shown[:3]
+    unseen = min(set(range(36)) - set(shown))
+    assert keys(planned(edited=unseen)) == first, "no prompt has it"
+    assert all("task.shots_data" in point.cell.content["files"] for point in planned("task.pad_to=200"))
+    monkeypatch.setattr("sdbench.prepare.cells.WORDED", 3)
+    assert keys(planned()).isdisjoint(keys(planned(edited=shown[3])))
 
 
 def knob(values, **declared) -> Knob:

@@ -155,3 +155,17 @@ def test_bounds_may_be_null_or_name_a_metric(load):
         (0, 1),
         (0, 2),
     ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "shots", "is_drawn"),
+    [
+        ("", 1, True),
+        ("", 0, False),
+        ("fewshot_config: {sampler: first_n}", 1, False),
+        ("fewshot_config: {sampler: default}", 1, True),
+    ],
+)
+def test_whether_each_prompt_has_shots_of_its_row(load, lines, shots, is_drawn):
+    task = load(f"{OURS}\ntest_split: test\ntraining_split: train\n{lines}\n", shots=shots, shots_data=path("gsm8k"))
+    assert task.draws_shots == is_drawn
