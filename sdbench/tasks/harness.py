@@ -135,7 +135,8 @@ def build(name: str, path: Path, *, shots_split: str | None = None, **changes: A
             why = first_line(error).partition(". ")[0].rstrip(".")
             raise ConfigError(
                 f"task=lm-eval:{name} makes its rows with an option that sdbench does not give it ({why}): give it in "
-                "`metadata` of a copy of the task's file (task.include_path=), or rows as task.data=FILE"
+                "`metadata` of a copy of the task's file (task.include_path=), or rows as task.data=FILE; for tasks of RULER, "
+                "rows of one length, and `aggregation: mean` for the metric of that length in a copy"
             ) from None
         if shots_split is not None and shots_split == task.config.test_split:
             _refuse_shown_rows(name, task)

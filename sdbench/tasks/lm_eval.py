@@ -89,14 +89,21 @@ class LmEvalTask(DataTask):
         """Return the metrics that can be stored, the headline first."""
         assert self.first_row is not None, "rows are read before answers are scored"
         names = self._read([(self.first_row, "")])[0].items
+        if isinstance(self.bounds, Mapping):
+            self.bounds = {str(name): ends for name, ends in self.bounds.items()}  # as 4096 of RULER
         check_bounds(self.bounds, names, str(self.task))
         kinds = self._kinds
+        if not kinds:
+            raise ConfigError(
+                f"no metric of {self.task} can be stored per answer ({', '.join(names) or 'it has none'}): give one the line "
+                "`aggregation: mean` in a copy of the task's file (task.include_path=), over rows of one length for tasks of RULER"
+            )
         if left_out := [name for name in names if name not in kinds]:
             warnings.warn(f"{self.name}: cannot store {', '.join(left_out)} per answer: left out", stacklevel=2)
-        headline = self.headline or next(iter(kinds), None)
+        headline = next(iter(kinds)) if self.headline is None else str(self.headline)
         if headline not in kinds:
             raise ConfigError(
-                f"headline must be a metric of {self.task} that sdbench can store ({', '.join(kinds) or 'none'}), got {headline}"
+                f"headline must be a metric of {self.task} that sdbench can store ({', '.join(kinds)}), got {headline}"
             )
         return tuple(kinds[name].metric for name in sorted(kinds, key=lambda name: name != headline))
 

@@ -329,13 +329,42 @@ def test_a_task_that_makes_its_rows_with_a_tokenizer_is_one_sentence(tmp_path, c
     assert main([*words, f"results={tmp_path / 'out'}"]) == 2
     assert re.fullmatch(
         r"\S+ task=lm-eval:ours makes its rows with an option that sdbench does not give it \(No tokenizer or pretrained "
-        r"provided\): give it in `metadata` of a copy of the task's file \(task.include_path=\), or rows as task.data=FILE\n",
+        r"provided\): give it in `metadata` of a copy of the task's file \(task.include_path=\), or rows as task.data=FILE; for "
+        r"tasks of RULER, rows of one length, and `aggregation: mean` for the metric of that length in a copy\n",
         capsys.readouterr().err,
     )
     assert len(load("ours", include_path=str(tmp_path), shots=None).rows) == len(path("gsm8k").read_text().splitlines())
     file.write_text(f"{file.read_text()}metadata: {{version: 1, tokenizer: some}}\n")
     (row,) = load("ours", include_path=str(tmp_path), shots=None, data=None).rows.values()
     assert row["question"] == "some"
+
+
+LENGTHS = """
+def judge(doc, results):
+    return {"4096": -1.0, "1024": float(doc["answer"] in results[0])}
+def without_others(scores):
+    kept = [score for score in scores if score != -1]
+    return sum(kept) / len(kept) if kept else -1
+"""
+
+
+@needs_lm_eval
+def test_a_task_without_a_metric_that_can_be_stored_names_what_it_needs(tmp_path):
+    """As RULER, whose metrics are of a length: "headline must be a metric … (none)". Then numbers were no names of metrics."""
+    (tmp_path / "scores.py").write_text(LENGTHS)
+    metrics = "[{metric: '1024', aggregation: RULE}, {metric: '4096', aggregation: RULE}]"
+    text = f"{FILTERED}\nprocess_results: !function scores.judge\nmetric_list: {metrics}\n"
+    (tmp_path / "ours.yaml").write_text(text.replace("RULE", "!function scores.without_others"))
+    options = {"include_path": str(tmp_path), "shots": None, "headline": 1024, "bounds": {1024: [0, 1]}}
+    with pytest.raises(
+        ConfigError, match=r"^no metric of ours can be stored per answer \(4096, 1024\): .* `aggregation: mean`"
+    ):
+        load("ours", **options)
+    (tmp_path / "ours.yaml").write_text(text.replace("RULE", "mean"))
+    task = load("ours", **options)
+    assert [(metric.name, metric.is_bounded) for metric in task.metrics] == [("1024", True), ("4096", False)]
+    (example, *_) = task.examples()
+    assert task.score(example, example.row["answer"]).values == {"4096": -1.0, "1024": 1.0}
 
 
 @needs_lm_eval
