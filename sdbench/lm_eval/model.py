@@ -98,7 +98,8 @@ class SpeculativeLM(TemplateLM):
 
     @property
     def max_length(self) -> int:
-        return self.pair_info.limit
+        """Return the longest text that the target accepts, for log-likelihoods; answers have the limit of the pair."""
+        return self.pair_info.limit_of("target")
 
     @property
     def tokenizer_name(self) -> str:
@@ -182,7 +183,7 @@ class SpeculativeLM(TemplateLM):
 
     def _answer(self, task: str, requests: Sequence[Any], given: Mapping[str, Any]) -> list[str]:
         """Return the answers of one task. Of a prompt that is too long the last tokens are kept, as in the harness."""
-        options = AnswerOptions.of(task, given, self.max_length)
+        options = AnswerOptions.of(task, given, self.pair_info.limit)
         added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
         refuse_broken_limits(replace(self.run, temperature=options.temperature), self._parts)
         is_sampled = options.temperature > 0 or self.run.verifiers[0].is_drawn
@@ -285,7 +286,7 @@ class SpeculativeLM(TemplateLM):
         return self.pair.target(input_ids=ids, attention_mask=mask).logits.float()
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
-        """Return the log-probability of each text, computed in windows of the pair's maximum length."""
+        """Return the log-probability of each text, computed in windows of the target's maximum length."""
         totals = []
         for request in requests:
             windows = get_rolling_token_windows(

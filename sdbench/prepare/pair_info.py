@@ -87,10 +87,13 @@ class PairInfo:
     @property
     def limit(self) -> int:
         """The length of the longest text that all models accept."""
+        return min(map(self.limit_of, self.configs))
+
+    def limit_of(self, role: str) -> int:
+        """Return the length of the longest text that a model accepts."""
         from sdbench.lm.rope import longest_text
 
-        sizes = [longest_text(config) for config in self.configs.values()]
-        return min((size for size in sizes if size), default=10**9)
+        return longest_text(self.configs[role]) or 10**9
 
     @property
     def why_limited(self) -> str:

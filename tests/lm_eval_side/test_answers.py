@@ -59,6 +59,33 @@ def test_a_stop_string_that_is_a_special_token_ends_an_answer_where_it_is_drawn(
     assert answer_of(model, until=["@"])[1] > usual[1], "nothing else ends it there"
 
 
+def test_log_likelihoods_have_the_context_of_the_target_and_answers_that_of_the_pair(tmp_path):
+    """Texts were cut to the length of the draft, which has no part in log-likelihoods."""
+    from lm_eval.api.instance import Instance
+
+    from sdbench.lm_eval.model import SpeculativeLM
+
+    folder = shutil.copytree(PAIR / "draft", tmp_path / "draft")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
+    common = {"target": str(PAIR / "target"), "verifier": "exact", "num_draft": 3, "device": "cpu"}
+    short, usual = (SpeculativeLM(draft=str(draft), **common) for draft in (folder, PAIR / "draft"))
+    text = " ".join(row["question"] for row in embedded.rows("gsm8k-tiny", "test", n=3))
+    ids = usual.tok_encode(text)
+    assert 80 < len(ids) < usual.max_length == short.max_length
+    whole = Instance("loglikelihood_rolling", {}, (text,), 0, ("task", 0, 1))
+    scores = [
+        (model._loglikelihood_tokens([(None, ids[:-9], ids[-9:])]), model.loglikelihood_rolling([whole]))
+        for model in (short, usual)
+    ]
+    assert scores[0] == scores[1]
+    assert answer_of(short, until=["@"], max_gen_toks=20)[1] <= 20
+    with pytest.raises(
+        ConfigError, match=r"^max_gen_toks=40 of task leaves no room for a prompt: the pair takes 40 tokens$"
+    ):
+        answer_of(short, until=["@"], max_gen_toks=40)
+
+
 @pytest.mark.slow
 def test_a_system_turn_that_the_template_refuses_is_left_out_as_by_hf(tmp_path, capsys):
     target = shutil.copytree(PAIR / "target", tmp_path / "target")
