@@ -203,7 +203,8 @@ class SpeculativeLM(TemplateLM):
         def finish(generation: Generation) -> None:
             nonlocal last_end
             index, end = waiting[generation.request], time.perf_counter()
-            text = options.until_stop(self.pair_info.text(generation.tokens))
+            # Without a first blank that the tokenizer drops, as in `hf`, so that answers are equal to its answers.
+            text = options.until_stop(self.pair_info.text_alone(generation.tokens))
             answers[keys[index]] = {"text": text, "counts": counts_of(generation, end - last_end)}
             last_end = end
             if self.kept is not None:
@@ -239,7 +240,7 @@ class SpeculativeLM(TemplateLM):
             **cuts,
             max_new_tokens=options.max_new_tokens,
             stop_ids=[i for i in self.pair_info.ends("target", options.stops) if i < num_ids],
-            should_stop=stopper(self.pair_info.text, options.stops),
+            should_stop=stopper(self.pair_info.text_alone, options.stops),
             keys=numbers,
             seed=self.run.seed,
             batch_size=self._rows(options, max(map(len, prompts)) + options.max_new_tokens),

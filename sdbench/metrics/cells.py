@@ -115,8 +115,8 @@ def scores_of(cell: Mapping[Any, Any], names: Sequence[str]) -> list[Metric]:
 def variants_of(cells: pd.DataFrame) -> pd.DataFrame:
     """Return as text what distinguishes cells of a sweep whose options are equal, "" where nothing does.
 
-    `draft_variant`: the draft's checkpoint and numerics, the version of the drafter, and the version of the engine's law;
-    `rule_variant`: the version of the rule, and of the law where nothing is drafted.
+    `draft_variant`: the draft's checkpoint and numerics, and the versions of the drafter, of the engine's law and of texts;
+    `rule_variant`: the version of the rule, and those of the law and of texts where nothing is drafted.
     """
     rows = cells.to_dict("records")
     users: defaultdict[str, set[Any]] = defaultdict(set)
@@ -173,10 +173,12 @@ def _rule_facts(cell: Mapping[Any, Any]) -> dict[str, Any]:
     return {"version": (content.get("versions") or {}).get("verifier"), **law}
 
 
-def _law(cell: Mapping[Any, Any]) -> dict[str, str]:
-    """Return the version of the engine's law, which the loops of transformers do not follow."""
-    is_other = cell["verifier"] in OF_TRANSFORMERS
-    return {} if is_other else {"law": str(cell.get("law") or "").rpartition("/")[2]}
+def _law(cell: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return the versions of the engine's law, which the loops of transformers do not follow, and of how ids become text."""
+    if cell["verifier"] in OF_TRANSFORMERS:
+        return {}
+    versions = (cell["content"] or {}).get("versions") or {}
+    return {"law": str(cell.get("law") or "").rpartition("/")[2], "text": versions.get("text")}
 
 
 def _draft_key(cell: Mapping[Any, Any]) -> str:

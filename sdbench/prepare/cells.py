@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE_LAW", "Point", "checkpoints_of", "decoding_of", "law_of", "points"]
 
 ENGINE_LAW = "2"  # change it when the same knobs would give other texts, or keys change; CHANGELOG.md says why
+TEXTS = {"text": "2"}  # version of texts that begin with a blank where the tokenizer drops it; version 1 had none
 ROLES = {"pair": ("target", "draft"), "target": ("target",), "draft": ("draft",)}
 WORDED, TOKENISED = 256, 8  # rows of the split whose prompts are hashed as text and as ids
 NOT_OF_THE_KEY = ("n", "seed", "dataset_commit")  # these select rows; the rows are hashed instead
@@ -142,7 +143,7 @@ class _CellMaker:
         return {
             **self.asked,
             **decoding,
-            "versions": {**decoding["versions"], "task": task},
+            "versions": {**decoding["versions"], "task": task, **(TEXTS if self.pair_info.drops_blank else {})},
             "files": {**decoding["files"], **_task_files(self.run, self.task)},
         }
 

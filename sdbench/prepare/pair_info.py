@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from sdbench.prepare.pair import PairMetadata
     from sdbench.types import Prompt
 
+BLANKS = ("\u2581", "\u0120", " ")  # how a piece of a vocabulary begins whose text begins with a blank
+
 
 @dataclass(frozen=True)
 class PairInfo:
@@ -136,8 +138,30 @@ class PairInfo:
         return (*ids, *(i for i, token in known.items() if token.special and token.content in stops and i not in ids))
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode ids without end-of-text tokens."""
+        """Decode ids as they continue a text, without end-of-text tokens."""
+        return self.text_alone([*self._anchor, *ids]).removeprefix(self._anchor_text)
+
+    def text_alone(self, ids: Sequence[int]) -> str:
+        """Decode ids as a text of their own, without end-of-text tokens and, where `drops_blank`, without its first blank."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
+
+    @property
+    def drops_blank(self) -> bool:
+        """Return whether the tokenizer decodes a text without its first blank, as SentencePiece tokenizers of Llama 2 do."""
+        return bool(self._anchor)
+
+    @cached_property
+    def _anchor(self) -> list[int]:
+        """The id after which texts are decoded so that they keep their first blank; none where the tokenizer keeps it anyway."""
+        pieces = self.tokenizer.get_vocab().items()
+        blank = min((index for piece, index in pieces if piece.startswith(BLANKS)), default=None)
+        if blank is None or self.text_alone([blank, blank]) == 2 * self.text_alone([blank]):
+            return []
+        return [blank]
+
+    @cached_property
+    def _anchor_text(self) -> str:
+        return self.text_alone(self._anchor)
 
     def prompt(self, ids: Sequence[int]) -> str:
         """Decode ids, including the tokens of the chat template."""

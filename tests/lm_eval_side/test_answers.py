@@ -86,6 +86,19 @@ def test_log_likelihoods_have_the_context_of_the_target_and_answers_that_of_the_
         answer_of(short, until=["@"], max_gen_toks=40)
 
 
+def test_an_answer_lacks_the_first_blank_that_the_tokenizer_drops_as_in_hf(tmp_path):
+    """The harness decodes an answer by itself; a run of sdbench keeps the blank."""
+    target = shutil.copytree(PAIR / "target", tmp_path / "target")
+    path = target / "tokenizer.json"
+    tree = json.loads(path.read_text())
+    strip = {"type": "Strip", "content": " ", "start": 1, "stop": 0}
+    path.write_text(json.dumps({**tree, "decoder": {"type": "Sequence", "decoders": [tree["decoder"], strip]}}))
+    (usual, _), model = answer_of(model_of(PAIR / "target"), until=["@"]), model_of(target)
+    assert usual.startswith(" ")
+    assert answer_of(model, until=["@"])[0] == usual.removeprefix(" ")
+    assert model.pair_info.text(model.tok_encode(usual, add_special_tokens=False)) == usual
+
+
 @pytest.mark.slow
 def test_a_system_turn_that_the_template_refuses_is_left_out_as_by_hf(tmp_path, capsys):
     target = shutil.copytree(PAIR / "target", tmp_path / "target")

@@ -29,6 +29,7 @@ def cells_of(
     rule="1",
     drafter="1",
     temperature=1.0,
+    texts=None,
 ):
     """The cells of one command: checkpoints, quantisations and versions where they are read, as the planner writes them."""
     cells = []
@@ -41,6 +42,7 @@ def cells_of(
         versions = {
             "verifier": rule if cell.verifier == "ensemble" else "1",
             "drafter": drafter if cell.drafter else None,
+            **({} if texts is None else {"text": texts}),
         }
         checkpoints = {role: names[role] for role in names if reads[role]}
         content = {**cell.content, **numerics, "versions": versions}
@@ -62,6 +64,7 @@ VARIANTS = {
     "version of the drafter": [cells_of(drafters=DRAFTERS[1:], drafter=version) for version in ("1", "2")],
     "version of the rule": [cells_of(), cells_of(rule="2")],
     "law": [cells_of(law="1"), cells_of(law="2")],
+    "texts": [cells_of(), cells_of(texts="2")],
 }
 
 
@@ -95,7 +98,9 @@ def test_the_baseline_of_a_setting_has_its_draft(name):
     known = table(*VARIANTS[name])
     home = {cell.key: number for number, cells in enumerate(VARIANTS[name]) for cell in cells}
     for ordered in (known, known[::-1]):
-        for key in known.index[known["verifier"].isin(["ensemble"] if name == "law" else ["ensemble", "draft"])]:
+        for key in known.index[
+            known["verifier"].isin(["ensemble"] if name in ("law", "texts") else ["ensemble", "draft"])
+        ]:
             base = reference(ordered, key, "lossless")
             assert base is None or home[base] == home[key], names_of(known)[key]
 

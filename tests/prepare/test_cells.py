@@ -70,6 +70,13 @@ def test_a_cell_names_its_axes_in_the_order_of_the_rules_file(plan_of):
     assert cells[1.0].axes[0]["rank"] == 0
 
 
+def test_texts_whose_first_blank_was_dropped_are_not_mixed_with_whole_ones(plan_of, monkeypatch):
+    whole = plan_of("timing=off")
+    assert all("text" not in point.cell.content["versions"] for point in whole)
+    monkeypatch.setattr(PairInfo, "drops_blank", True)
+    assert keys(whole).isdisjoint(keys(plan_of("timing=off")))
+
+
 @pytest.mark.slow
 def test_another_length_of_prompts_is_another_cell(plan_of):
     plain, short, long = (
