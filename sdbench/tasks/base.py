@@ -59,6 +59,11 @@ class DataTask(Padding):
             )
         self.chat = rules.is_chat if self.chat is None else self.chat
         self.shots = rules.num_shots if self.shots is None else self.shots
+        if self.shots_data is not None and not self.shots and self.pad_to is None:
+            raise ConfigError(
+                f"task.shots_data={self.shots_data} has no effect: prompts of {self.name} have no shots here; leave it out, or "
+                "give task.shots="
+            )
         self.split = self.split or rules.split
         self.max_new_tokens = self.max_new_tokens or rules.max_new_tokens
         self.stop = _texts("stop", rules.stops(is_chat=self.chat) if self.stop is None else self.stop)
