@@ -8,7 +8,6 @@ answer. Not covered: neutral text, and tasks of lm-evaluation-harness, which bui
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
 from itertools import count, islice
 from typing import Any, ClassVar
 
@@ -76,25 +75,17 @@ class Padding(Prompting):
         return longest(with_words, max(0, len(words) - 1), num_tokens, limit)
 
     def _solved_examples(self, key: str) -> Iterator[Fields]:
-        """Yield solved examples for a row without end, in a circle; never the row itself."""
-        fixed, ids = self.rules.fixed_shots, self._pool_ids
-        size = len(fixed) or len(ids)
-        for number in count(Draw(f"padding/{key}").below(size)):
-            index = number % size
-            if fixed:
-                yield fixed[index]
-            elif not (self._is_pool_asked and ids[index] == key):
-                yield self.fields(self._shot_pool[ids[index]])
-
-    @cached_property
-    def _pool_ids(self) -> list[str]:
-        """Return the ids of the rows that shots come from; no rows are read where the protocol has fixed shots."""
-        ids = [] if self.rules.fixed_shots else [*self._shot_pool]
-        if len(ids) <= self._is_pool_asked and not self.rules.fixed_shots:
+        """Yield solved examples for a row without end, in a circle; never the row itself, nor a copy of it."""
+        fixed = self.rules.fixed_shots
+        size = len(fixed or self._pool_ids)
+        start = Draw(f"padding/{key}").below(size)
+        if fixed:
+            yield from (fixed[number % size] for number in count(start))  # without end
+        if next(self.others_than(key, self._pool_ids), None) is None:
             raise ConfigError(
                 f"task.pad_to={self.pad_to} needs solved examples other than the question itself: set task.shots_data=FILE"
             )
-        return ids
+        yield from self.others_than(key, (self._pool_ids[number % size] for number in count(start)))
 
 
 def largest_of_all(prompt_of: Callable[[int], Prompt], num_tokens: Callable[[Prompt], int], limit: int) -> int:

@@ -3,9 +3,10 @@
 import bisect
 import random
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import chain, islice
 from pathlib import Path
 from typing import ClassVar
 
@@ -50,18 +51,26 @@ class Prompting(DataRows):
         return self.rules.render(self.fields(self.rows[key]), self.shots_of(key), is_chat=self.chat)
 
     def shots_of(self, key: str) -> list[Fields]:
-        """Return the shots before a row; never the row itself."""
+        """Return the shots before a row; never the row itself, nor another one that reads like it with its answer."""
         if self.rules.fixed_shots or not self.shots:
             return self._enough(self.rules.fixed_shots)
-        pool = self._shot_pool
-        others = [shot for shot in pool if shot != key or not self._is_pool_asked]
         if self.rules.shots == "drawn":
-            ids = list(pool)
-            first = [ids[i] for i in self._drawn[key] if ids[i] in others]
+            first = [self._pool_ids[i] for i in self._drawn[key]]
         else:
-            first = [shot for shot in self.rules.shot_ids if shot in others]
-            first += [shot for shot in others if shot not in first]
-        return self._enough([self.fields(pool[shot]) for shot in first[: self.shots]])
+            first = [shot for shot in self.rules.shot_ids if shot in self._shot_pool]
+        others = self.others_than(key, chain(first, (shot for shot in self._pool_ids if shot not in first)))
+        return self._enough([*islice(others, self.shots)])
+
+    def others_than(self, key: str, shots: Iterable[str]) -> Iterator[Fields]:
+        """Yield the fields of shots, without those that read like a row with its answer."""
+        shown = self._content_of(self.fields(self.rows[key]))
+        for shot in shots:
+            if self._content_of(fields := self.fields(self._shot_pool[shot])) != shown:
+                yield fields
+
+    def _content_of(self, fields: Fields) -> list[str | None]:
+        """Return what a prompt shows of a solved row; columns that it does not show may differ between copies."""
+        return [fields.get(name) for name in (*self.rules.asked_fields, "answer")]
 
     def _enough(self, shots: Sequence[Fields]) -> list[Fields]:
         if len(shots) < self.shots:
@@ -88,11 +97,22 @@ class Prompting(DataRows):
         return self._by_id(rows, f"{self.dataset} {self.shots_split}")
 
     @cached_property
+    def _pool_ids(self) -> list[str]:
+        return [*self._shot_pool]
+
+    @cached_property
     def _drawn(self) -> dict[str, list[int]]:
-        # One random stream over the rows in order, as in lm-eval; one shot more than needed where a row may draw itself.
-        rng, size = random.Random(LM_EVAL_SHOT_SEED), len(self._shot_pool)
-        count = min(size, self.shots + self._is_pool_asked)
-        return {key: rng.sample(range(size), count) for key in self.rows}
+        # One random stream over the rows in order, as in lm-eval; one shot more than needed where a row may draw itself. Where
+        # copies of the row leave too few, lm-eval draws again.
+        rng, pool = random.Random(LM_EVAL_SHOT_SEED), list(self._shot_pool.values())
+        count = min(len(pool), self.shots + self._is_pool_asked)
+        drawn: dict[str, list[int]] = {}
+        for key, row in self.rows.items():
+            drawn[key] = rng.sample(range(len(pool)), count)
+            if self._is_pool_asked and sum(pool[i] != row for i in drawn[key]) < self.shots:
+                others = [i for i, other in enumerate(pool) if other != row]
+                drawn[key] = rng.sample(others, min(len(others), self.shots))
+        return drawn
 
     def fit(self, example: Example, num_tokens: Callable[[Prompt], int], limit: int) -> Example:
         """Return the example, its prompt cut to `limit` tokens if need be: the first shots go first, then words of `cut_field`."""

@@ -9,6 +9,7 @@ import pytest
 from own import path
 from test_lm_eval import FILTERED, load, needs_lm_eval
 
+import sdbench.tasks
 from sdbench.config import ConfigError
 
 pytestmark = needs_lm_eval
@@ -64,6 +65,16 @@ def test_no_prompt_has_the_answer_to_its_question(text, has_shots_data, tmp_path
         shots = [{"question": question, "answer": "It is."} for question in questions]
         options["shots_data"].write_text("".join(json.dumps(shot) + "\n" for shot in shots))
     check_prompts(load("ours", include_path=str(tmp_path), shots=4, **options), 4, questions)
+
+
+def test_shots_among_copies_are_those_of_the_harness(tmp_path):
+    """It draws one more than it needs, leaves copies of the question out, and draws again where that leaves too few."""
+    rows = rows_of()
+    data = tmp_path / "rows.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in [*rows, *rows[:1] * 3, rows[2]]))
+    ours = sdbench.tasks.load("gsm8k", data=data, shots=5)
+    theirs = load(data=data, shots=5)
+    assert [each.prompt.text for each in ours.examples()] == [each.prompt.text for each in theirs.examples()]
 
 
 def test_rows_that_a_task_shuffles_are_left_out_of_their_own_shots(tmp_path):

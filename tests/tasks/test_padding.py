@@ -1,5 +1,7 @@
 """Prompts of a given length: task.pad_to puts solved examples of the same task before the question."""
 
+import json
+
 import pytest
 from own import FILES, load, path, protocols
 
@@ -94,7 +96,7 @@ def test_the_description_knows_the_length_and_what_pads():
     assert [each["to"] for each in described] == [300, 400]
     assert described[0]["with"] == described[1]["with"]
     other = load("gsm8k", pad_to=300, shots_data=str(path("mbpp").with_name("gsm8k.jsonl"))).describe()["padding"]
-    assert other["with"] != described[0]["with"], "a row may pad itself there"
+    assert other["with"] == described[0]["with"], "no row pads itself there either"
 
 
 def test_padding_needs_an_example_beside_the_asked_one(tmp_path):
@@ -102,6 +104,18 @@ def test_padding_needs_an_example_beside_the_asked_one(tmp_path):
     task = sdbench.tasks.load("gsm8k", data=tmp_path / "rows.jsonl", shots=0, pad_to=50)
     with pytest.raises(ConfigError, match=r"task.pad_to=50 needs solved examples other than the question"):
         padded(task)
+
+
+def test_copies_of_the_question_do_not_pad_it(tmp_path):
+    """Rows without ids were told apart by their number, so that a copy showed the answer; with copies only nothing would end."""
+    rows = [{"question": f"1 + {number}?", "answer": f"#### {1 + number}"} for number in (1, 2, 2)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    options = {"data": tmp_path / "rows.jsonl", "shots": 0, "pad_to": 50}
+    for example in padded(sdbench.tasks.load("gsm8k", **options)):
+        assert text_of(example).count(example.row["question"]) == 1
+    (tmp_path / "copies.jsonl").write_text(f"{json.dumps(rows[1])}\n" * 2)
+    with pytest.raises(ConfigError, match=r"task.pad_to=50 needs solved examples other than the question"):
+        padded(sdbench.tasks.load("gsm8k", **{**options, "data": tmp_path / "copies.jsonl"}))
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 2.5, "many", True])

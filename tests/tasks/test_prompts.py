@@ -1,6 +1,9 @@
 """What a model is asked: golden prompts, the subset, shots, and how a prompt that is too long is cut."""
 
+import json
 import os
+import random
+import re
 import warnings
 from inspect import isfunction
 
@@ -12,7 +15,7 @@ from own import CODE, FILES, GOLDEN, TINY, load, path, protocols
 import sdbench.tasks
 from sdbench.config import ConfigError, config_dir
 from sdbench.tasks.base import DataTask
-from sdbench.tasks.prompting import length, tail
+from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, tail
 from sdbench.types import Example, Message, Prompt
 
 CASES = [(name, protocol, form) for name in FILES for protocol in protocols(name) for form in ("text", "chat")]
@@ -124,8 +127,54 @@ def test_shots_of_a_row_do_not_depend_on_the_subset():
 
 
 def test_shots_come_from_the_file_that_is_named():
-    task = sdbench.tasks.load("gsm8k", data=path("gsm8k"), shots_data=str(path("gsm8k")), shots=7)
-    assert next(iter(task.examples())).prompt.text.count("####") == 7
+    task = sdbench.tasks.load("gsm8k", data=path("gsm8k"), shots_data=str(path("gsm8k")), shots=6)
+    for example in task.examples():
+        assert example.prompt.text.count("####") == 6
+        assert example.prompt.text.count(example.row["question"]) == 1
+
+
+ANSWERS = {"gsm8k": "answer", "mbpp": "code", "wmt": "translation", "cnndm": "highlights"}
+
+
+@pytest.mark.parametrize("kind", ["within", "beside"])
+@pytest.mark.parametrize("name", ANSWERS)
+def test_no_copy_of_the_question_is_among_its_shots(name, kind, tmp_path):
+    """Within the data, rows that occur twice; beside it, a file of shots with the same rows, of which another column differs."""
+    rows = [json.loads(line) for line in path(name).read_text(encoding="utf-8").splitlines()]
+    ids = [key for key in ("task_id", "id") if key in rows[0]]
+    copies = [{**row, **{key: f"{row[key]}0" for key in ids}} for row in rows]
+    data, beside = tmp_path / "rows.jsonl", tmp_path / "shots.jsonl"
+    data.write_text("".join(json.dumps(row) + "\n" for row in (rows + copies if kind == "within" else rows)))
+    beside.write_text("".join(json.dumps({**row, "more": 1}) + "\n" for row in copies))
+    options = {"shots_data": str(beside)} if kind == "beside" else {}
+    for example in sdbench.tasks.load(name, data=data, shots=len(rows) - 1, **options).examples():
+        answer = example.row[ANSWERS[name]]
+        answer = answer["en"] if isinstance(answer, dict) else answer
+        assert answer not in example.prompt.text
+
+
+def test_shots_are_drawn_as_before_where_no_copy_was():
+    """The golden prompts have their shots from the data; these have them from a file, of which one row is the question."""
+    rows = load("gsm8k").rows
+    apart = sdbench.tasks.load("gsm8k", data=path("gsm8k"), shots_data=str(path("gsm8k")), shots=3)
+    rng = random.Random(LM_EVAL_SHOT_SEED)
+    for key in rows:
+        drawn = [str(index) for index in rng.sample(range(len(rows)), 3)]
+        questions = [shot["question"] for shot in apart.shots_of(key)]
+        kept = [rows[other]["question"] for other in drawn if other != key]
+        assert questions[: len(kept)] == kept
+        assert len(set(questions) - {rows[key]["question"]}) == 3
+
+
+@pytest.mark.parametrize("name", ["cnndm", "humaneval", "long-tiny"])
+def test_a_file_of_shots_that_no_prompt_shows_is_refused(name):
+    with pytest.raises(
+        ConfigError, match=rf"^task.shots_data=\S+ has no effect: prompts of {name} have no shots here; leave"
+    ):
+        sdbench.tasks.load(name, shots_data=str(path("cnndm")))
+    assert sdbench.tasks.load(name, shots_data=str(path("cnndm")), shots=1).shots == 1
+    if name != "long-tiny":  # which is padded with sentences, not with shots
+        assert sdbench.tasks.load(name, shots_data=str(path("cnndm")), pad_to=500).shots == 0
 
 
 @pytest.mark.parametrize("protocol", ["cot", "llama"])
