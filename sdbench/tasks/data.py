@@ -51,7 +51,7 @@ class DataRows(ABC):
     @cached_property
     def rows(self) -> dict[str, Row]:
         """Every row of the split by id, in the data set's order."""
-        return self._by_id(self._select(self._loaded.rows), self.data or self.dataset)
+        return self._by_id(self._loaded.rows, self.data or self.dataset)
 
     @cached_property
     def _loaded(self) -> "Loaded":
@@ -62,18 +62,17 @@ class DataRows(ABC):
         """The commit at which the rows were read; None unless they come from the hub."""
         return self._loaded.commit
 
-    def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the rows that a protocol scores: all of them, unless a task overrides this."""
-        return rows
+    def _lack_of(self, row: Row) -> str | None:
+        """Return the end of a sentence about what a row lacks, evaluated or shown; None if it lacks nothing. A null is a lack."""
+        needed = self.FIELDS or (*(name for name in self.rules.asked_fields if name != "answer"), self.reference)
+        missing = next((name for name in needed if row.get(name) is None), None)
+        return None if missing is None else f"has no field {missing!r}: {self.name} needs {', '.join(needed)}"
 
     def _by_id(self, rows: Sequence[Row], where: str) -> dict[str, Row]:
-        """Rows by their `task_id` or `id` or, where they have none, by their number; a missing column is refused."""
-        needed = self.FIELDS or (*(name for name in self.rules.asked_fields if name != "answer"), self.reference)
+        """Rows by their `task_id` or `id` or, where they have none, by their number; a row that lacks something is refused."""
         for number, row in enumerate(rows):
-            if missing := [name for name in needed if name not in row]:
-                raise ValueError(
-                    f"row {number} of {where} has no field {missing[0]!r}: {self.name} needs {', '.join(needed)}"
-                )
+            if lack := self._lack_of(row):
+                raise ValueError(f"row {number} of {where} {lack}")
         key = next((key for key in ("task_id", "id") if rows and all(key in row for row in rows)), None)
         keyed = {str(number if key is None else row[key]): row for number, row in enumerate(rows)}
         if len(keyed) < len(rows):

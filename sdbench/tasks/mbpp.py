@@ -11,7 +11,6 @@ import builtins
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from sdbench.tasks.base import Row
 from sdbench.tasks.code import CodeProtocol, CodeTask
@@ -49,18 +48,17 @@ class MBPP(CodeTask):
     def fields(self, row: Row) -> Fields:
         tests = list(row["test_list"])
         return {
-            "text": row["text"] if "text" in row else row["prompt"],
+            "text": row["prompt"] if row.get("text") is None else row["text"],
             "tests": "\n".join(tests[:3]),
             "first_test": tests[0] if tests else "",
             "test_list": str(tests),
             "answer": row["code"],  # keeps the carriage returns of the data, as all harnesses do
         }
 
-    def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        for number, row in enumerate(rows):
-            if "text" not in row and "prompt" not in row:
-                raise ValueError(f"row {number} of {self.data or self.dataset} has neither 'text' nor 'prompt'")
-        return rows
+    def _lack_of(self, row: Row) -> str | None:
+        if row.get("text") is None and row.get("prompt") is None:
+            return "has neither 'text' nor 'prompt'"
+        return super()._lack_of(row)
 
     def entry_points(self, row: Row) -> Sequence[str]:
         """Return the functions that the asserts call and the reference defines."""

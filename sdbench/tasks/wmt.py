@@ -53,13 +53,10 @@ class WMT(DataTask):
     def _languages(self) -> list[str]:
         return self.direction.split("-")
 
-    def _select(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        for number, row in enumerate(rows):
-            pair = row.get("translation")
-            if not isinstance(pair, Mapping) or not set(self._languages) <= set(pair):
-                languages = " and ".join(self._languages)
-                raise ValueError(f"row {number} of {self.data or self.dataset} has no translation with {languages}")
-        return rows
+    def _lack_of(self, row: Row) -> str | None:
+        pair = row.get("translation")
+        is_whole = isinstance(pair, Mapping) and all(pair.get(language) is not None for language in self._languages)
+        return None if is_whole else f"has no translation with {' and '.join(self._languages)}"
 
     def fields(self, row: Row) -> Fields:
         source, target = self._languages

@@ -334,6 +334,37 @@ def test_a_row_without_a_field_is_named(tmp_path):
         list(sdbench.tasks.load("gsm8k", data=tmp_path / "rows.jsonl").examples())
 
 
+@pytest.mark.parametrize(
+    ("name", "row", "sentence"),
+    [
+        ("gsm8k", {"question": "?", "answer": None}, "row 0 of {} has no field 'answer': gsm8k needs question, answer"),
+        ("xsum", {"document": None, "summary": "A cat."}, "row 0 of {} has no field 'document'"),
+        ("wmt", {"translation": {"de": "ja", "en": None}}, "row 0 of {} has no translation with de and en"),
+        (
+            "mbpp",
+            {"task_id": 1, "code": "", "test_list": [], "text": None},
+            "row 0 of {} has neither 'text' nor 'prompt'",
+        ),
+    ],
+)
+@pytest.mark.parametrize("option", ["data", "shots_data"])
+def test_a_null_is_no_value_and_the_file_of_the_row_is_named(name, row, sentence, option, tmp_path):
+    """A null was shown as the word None; of a file of shots, what it lacked was a KeyError, or ascribed to the data."""
+    file = tmp_path / "rows.jsonl"
+    file.write_text(f"{json.dumps(row)}\n")
+    task = sdbench.tasks.load(name, **{"data": path(name), option: str(file)}, shots=1, n=1)
+    with pytest.raises(ValueError, match=re.escape(sentence.format(file))):
+        list(task.examples())
+
+
+def test_a_row_of_mbpp_may_have_a_null_beside_its_text(tmp_path):
+    """As in a table of both configurations of the data."""
+    row = {"task_id": 11, "text": None, "prompt": "Double x.", "code": "x", "test_list": ["assert x"]}
+    (tmp_path / "rows.jsonl").write_text(json.dumps(row))
+    (example,) = sdbench.tasks.load("mbpp", data=tmp_path / "rows.jsonl", shots=0).examples()
+    assert "Double x." in example.prompt.text
+
+
 def test_loading_a_local_file_gives_no_warning():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
