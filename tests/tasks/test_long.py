@@ -1,9 +1,12 @@
 """Long documents: as long as asked, the same for everybody, and scored by what they ask."""
 
+import json
+
 import pytest
 
 import sdbench.tasks
 from sdbench.tasks.long import KINDS, NEW, names_of
+from sdbench.types import Example, Prompt
 
 
 def num_words(prompt):
@@ -127,6 +130,57 @@ def test_the_mean_of_a_kind_is_over_its_own_rows(questions):
 def test_wrong_options_are_one_sentence(options, sentence):
     with pytest.raises(ValueError, match=sentence):
         sdbench.tasks.load("long-tiny", **options)
+
+
+WHOLE = {
+    "article": "Fire hit Malaburg. Ed of Talon led 7 people out.",
+    "highlights": "Fire hits Malaburg. 7 safe.",
+    "id": "a",
+}
+
+
+def of_ones_own(tmp_path, changes, protocol):
+    """Rows of one's own: first a whole one, then one for each letter as its id, which decides its question."""
+    rows = [WHOLE, *({**WHOLE, "id": letter, **changes} for letter in "bcdefgh")]
+    rows = [{name: value for name, value in row.items() if value is not ...} for row in rows]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return sdbench.tasks.load("long-tiny", data=tmp_path / "rows.jsonl", protocol=protocol, length=None)
+
+
+@pytest.mark.parametrize(
+    ("protocol", "changes", "sentence"),
+    [
+        ("questions", {"id": ...}, r"^row 1 of \S+ has no field 'id': long-tiny with protocol=questions needs it"),
+        (
+            "questions",
+            {"highlights": "All safe."},
+            r"^row \d of \S+ has no number in its highlights: long-tiny asks for it",
+        ),
+        (
+            "questions",
+            {"article": "Fire"},
+            r"^row \d of \S+ has no sentence with a full stop in its article: long-tiny asks",
+        ),
+        (
+            "summary",
+            {"highlights": "All safe."},
+            r"^row 1 of \S+ has no number in its highlights: long-tiny asks for it",
+        ),
+    ],
+)
+def test_a_row_without_an_answer_to_its_question_is_named(protocol, changes, sentence, tmp_path):
+    """These were a KeyError and an IndexError, and a summary without a number was right for any without one."""
+    with pytest.raises(ValueError, match=sentence):
+        _ = of_ones_own(tmp_path, changes, protocol).ids
+
+
+def test_rows_of_ones_own_need_no_id_to_be_summed_up(tmp_path):
+    assert len(of_ones_own(tmp_path, {"id": ...}, "summary").ids) == 8
+
+
+def test_nothing_is_right_where_the_reference_has_no_number(task):
+    example = Example("x", {**WHOLE, "highlights": "All safe."}, Prompt())
+    assert task.score(example, "All safe.").values["find"] == 0
 
 
 def test_lengths_share_rows_and_differ_in_what_is_described():
