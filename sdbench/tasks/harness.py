@@ -15,6 +15,8 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jinja2 import TemplateError
+
 from sdbench.config import ConfigError, nearest, show
 from sdbench.errors import first_line
 from sdbench.imports import import_object
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 
 DECODED = "generate_until"
 STRUCTURE = ("tag", "group", "task_list")  # keys of a file that are not options of its task
+MISSING_COLUMN = (
+    TemplateError,
+    LookupError,
+)  # what a task raises for a row without a column: its templates, its functions
 
 
 class CodeEval:
@@ -138,9 +144,21 @@ def build(name: str, path: Path, *, shots_split: str | None = None, **changes: A
                 "`metadata` of a copy of the task's file (task.include_path=), or rows as task.data=FILE; for tasks of RULER, "
                 "rows of one length, and `aggregation: mean` for the metric of that length in a copy"
             ) from None
+        except MISSING_COLUMN as error:
+            if "custom_dataset" not in changes:  # rows of the hub, which have what the task reads
+                raise
+            raise unread_rows(name, error) from None
         if shots_split is not None and shots_split == task.config.test_split:
             _refuse_shown_rows(name, task)
     return task
+
+
+def unread_rows(name: str, error: Exception) -> ConfigError:
+    """Return the error for rows without a column that a task reads."""
+    return ConfigError(
+        f"task=lm-eval:{name} cannot read a row ({type(error).__name__}: {first_line(error)}): rows of task.data= and "
+        "task.shots_data= need the columns that the task reads"
+    )
 
 
 def _refuse_shown_rows(name: str, task: Any) -> None:

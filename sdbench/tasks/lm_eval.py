@@ -67,7 +67,7 @@ class LmEvalTask(DataTask):
             )
         check_library()
         number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)
-        integer("workers", self.workers, 1)
+        self.workers = integer("workers", self.workers, 1)
         harness.refuse_undecoded(self.task, self._tree)
         if self.shots and self._tree.get("num_fewshot") == 0:
             raise ConfigError(
@@ -201,6 +201,8 @@ class LmEvalTask(DataTask):
                 )
         except (AssertionError, ValueError) as error:  # from its samplers, where there are too few rows for the shots
             raise ConfigError(f"shots={self.shots} for {self.name}: {first_line(error)}") from None
+        except harness.MISSING_COLUMN as error:
+            raise harness.unread_rows(str(self.task), error) from None
         contexts = {str(instance.doc_id): instance.args[0] for instance in self._object.instances}
         return {key: each if isinstance(each, Prompt) else Prompt(text=each) for key, each in contexts.items()}
 

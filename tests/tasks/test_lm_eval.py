@@ -368,6 +368,33 @@ def test_a_task_without_a_metric_that_can_be_stored_names_what_it_needs(tmp_path
 
 
 @needs_lm_eval
+@pytest.mark.parametrize("option", ["data", "shots_data"])
+@pytest.mark.parametrize("prompt", ['"{{question}}"', "!function prompts.show"])
+def test_rows_without_a_column_that_a_task_reads_are_one_sentence(option, prompt, tmp_path, capsys):
+    """The templates of a task raised what was not expected, with exit code 1."""
+    text = f"{FILTERED}training_split: train\n".replace('"{{question}}"', prompt)
+    (tmp_path / "ours.yaml").write_text(text)
+    (tmp_path / "prompts.py").write_text("def show(doc):\n    return doc['question']\n")
+    (tmp_path / "rows.jsonl").write_text('{"query": "?", "answer": "1"}\n' * 3)
+    words = ["model=llama-tiny", "task=lm-eval:ours", f"task.include_path={tmp_path}", "task.shots=1", "timing=off"]
+    files = {"data": path("gsm8k"), option: tmp_path / "rows.jsonl"}
+    words += [f"task.{name}={file}" for name, file in files.items()]
+    assert main([*words, f"results={tmp_path / 'out'}"]) == 2
+    assert re.fullmatch(
+        r"\S+ (task=lm-eval-ours: )?task=lm-eval:ours cannot read a row \(\w+Error: .*'question'.*\): "
+        r"rows of task.data= and task.shots_data= need the "
+        r"columns that the task reads\n",
+        capsys.readouterr().err,
+    )
+
+
+@needs_lm_eval
+def test_a_number_of_workers_may_be_a_whole_float():
+    task = load(workers=2.0, n=1)
+    assert (task.workers, type(task.workers)) == (2, int)
+
+
+@needs_lm_eval
 def test_corpus_statistics_of_the_harness_have_no_bounds_whatever_is_given(tmp_path):
     """So no decision is made by them: tests/metrics/test_recommend.py."""
     (tmp_path / "ours.yaml").write_text(f"{FILTERED}\nmetric_list: [{{metric: bleu}}, {{metric: ter}}]\n")
