@@ -199,8 +199,8 @@ def test_the_command_of_a_server_is_what_sdbench_starts_itself():
 
 def test_every_message_of_troubleshooting_is_one_of_ours():
     """Headings in quotes are messages; what stands for `…` differs from case to case."""
-    files = [*(ROOT / "sdbench").rglob("*.py"), *(ROOT / "scripts").glob("*.sh")]
-    source = "\n".join(path.read_text() for path in files)
+    files = [path for folder in ("sdbench", "plugins") for path in (ROOT / folder).rglob("*.py")]
+    source = "\n".join(path.read_text() for path in [*files, *(ROOT / "scripts").glob("*.sh")])
     source = re.sub(r'"\s*\n\s*f?"', "", source)  # sentences that go over several lines
     headings = re.findall(r"^### (.*`.*)$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
     messages = [message for heading in headings for message in QUOTED.findall(heading)]

@@ -203,8 +203,7 @@ class SpeculativeLM(TemplateLM):
         def finish(generation: Generation) -> None:
             nonlocal last_end
             index, end = waiting[generation.request], time.perf_counter()
-            # Without a first blank that the tokenizer drops, as in `hf`, so that answers are equal to its answers.
-            text = options.until_stop(self.pair_info.text_alone(generation.tokens))
+            text = options.until_stop(self.pair_info.text_alone(generation.tokens))  # as `hf` decodes it
             answers[keys[index]] = {"text": text, "counts": counts_of(generation, end - last_end)}
             last_end = end
             if self.kept is not None:

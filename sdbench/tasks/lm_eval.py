@@ -62,8 +62,7 @@ class LmEvalTask(DataTask):
             raise ConfigError("task=lm-eval needs the name of a task of lm-evaluation-harness: task=lm-eval:gsm8k")
         if self.pad_to is not None:
             raise ConfigError(
-                f"task.pad_to={self.pad_to} does not apply to tasks of lm-evaluation-harness, which build their own prompts: "
-                "remove it"
+                f"task.pad_to={self.pad_to} does not apply to tasks of lm-evaluation-harness, which build their prompts: remove it"
             )
         check_library()
         number("timeout_s", self.timeout_s, 0, math.inf, is_open=True)
@@ -92,8 +91,7 @@ class LmEvalTask(DataTask):
         if isinstance(self.bounds, Mapping):
             self.bounds = {str(name): ends for name, ends in self.bounds.items()}  # as 4096 of RULER
         check_bounds(self.bounds, names, str(self.task))
-        kinds = self._kinds
-        if not kinds:
+        if not (kinds := self._kinds):
             raise ConfigError(
                 f"no metric of {self.task} can be stored per answer ({', '.join(names) or 'it has none'}): give one the line "
                 "`aggregation: mean` in a copy of the task's file (task.include_path=), over rows of one length for tasks of RULER"

@@ -167,5 +167,9 @@ def test_bounds_may_be_null_or_name_a_metric(load):
     ],
 )
 def test_whether_each_prompt_has_shots_of_its_row(load, lines, shots, is_drawn):
-    task = load(f"{OURS}\ntest_split: test\ntraining_split: train\n{lines}\n", shots=shots, shots_data=path("gsm8k"))
+    task = load(
+        f"{OURS}\ntest_split: test\ntraining_split: train\n{lines}\n",
+        shots=shots,
+        **({"shots_data": path("gsm8k")} if shots else {}),
+    )
     assert task.draws_shots == is_drawn
