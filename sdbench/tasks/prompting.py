@@ -51,15 +51,19 @@ class Prompting(DataRows):
         return self.rules.render(self.fields(self.rows[key]), self.shots_of(key), is_chat=self.chat)
 
     def shots_of(self, key: str) -> list[Fields]:
-        """Return the shots before a row; never the row itself, nor another one that reads like it with its answer."""
+        """Return the shots before a row; never the row itself, nor another one that reads like it with its answer, unless the
+        data set's own split for shots has such a row: it is shown there, as by lm-eval.
+        """
         if self.rules.fixed_shots or not self.shots:
             return self._enough(self.rules.fixed_shots)
         if self.rules.shots == "drawn":
             first = [self._pool_ids[i] for i in self._drawn[key]]
         else:
             first = [shot for shot in self.rules.shot_ids if shot in self._shot_pool]
-        others = self.others_than(key, chain(first, (shot for shot in self._pool_ids if shot not in first)))
-        return self._enough([*islice(others, self.shots)])
+        shots = chain(first, (shot for shot in self._pool_ids if shot not in first))
+        is_own_split = self.shots_data is None and not self._is_pool_asked
+        shown = (self.fields(self._shot_pool[shot]) for shot in shots) if is_own_split else self.others_than(key, shots)
+        return self._enough([*islice(shown, self.shots)])
 
     def others_than(self, key: str, shots: Iterable[str]) -> Iterator[Fields]:
         """Yield the fields of shots, without those that read like a row with its answer."""
