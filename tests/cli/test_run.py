@@ -267,11 +267,12 @@ def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path,
     late: list[object] = []
     honest, warm_up = CapturedSteps._capture_step, timing.warm_up
 
-    def watched(*given: object) -> None:
-        warm_up(*given)  # type: ignore[arg-type]
+    def watched(*given: object) -> object:
+        learned = warm_up(*given)  # type: ignore[arg-type]
         monkeypatch.setattr(
             CapturedSteps, "_capture_step", lambda self, *args: late.append(args) or honest(self, *args)
         )
+        return learned
 
     monkeypatch.setattr(timing, "warm_up", watched)
     for size in (1, 2):

@@ -50,7 +50,7 @@ def test_greedy_texts_of_all_four_files_are_those_of_generate():
 
 def test_the_page_of_whole_commands_is_its_table():
     table = pd.read_csv(REAL / "runs.csv")
-    shown = table.drop(columns="pair").assign(is_met=table["is_met"].map({True: "yes", False: "no"}))
+    shown = table.drop(columns="pair").assign(is_met=table["is_met"].map({True: "yes", False: "**no**"}))
     assert table_of("runs.md") == shown.to_numpy().tolist()
     memory = table[table["what"].str.startswith("memory")]
     shares = [float(row.measured.split()[0]) / float(row.wanted.split()[0]) for row in memory.itertuples()]
