@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from sdbench.passes.scoring import Scorers
 from sdbench.plan import Work, WorkItem
 from sdbench.prepare.cells import Point
 from sdbench.prepare.progress import Bar
+from sdbench.prepare.remaining import TextStream
 from sdbench.records import GenerationRecord, Rounds, Store
 from sdbench.subcommand import report_fault
 
@@ -50,13 +52,30 @@ class QualityPass:
         else:
             self.scorers.start()
             _ = self.models.decoder  # opened here, so that its errors count for the run and not for a cell
-        with Bar("decoding", len(todo), longest=self.job.task.max_new_tokens) as bar:
+        stages = [
+            [item for item in todo if item.cell in stage]
+            for stage in map(set, self.models.decoder.stages() if todo else ())
+        ]
+        streams = [self._text_stream(items) for stage in stages for items in by_stream(stage, self.job.points)]
+        with Bar("decoding", len(todo), longest=self.job.task.max_new_tokens, streams=streams) as bar:
             try:
-                for stage in map(set, self.models.decoder.stages() if todo else ()):
-                    self._stage([item for item in todo if item.cell in stage], bar)
+                for stage in stages:
+                    self._stage(stage, bar)
             finally:
                 self.scorers.drain(self.store, self.fail)
         return self.failed
+
+    def _text_stream(self, items: Sequence[WorkItem]) -> TextStream:
+        """Return what is known beforehand of how long a batch stream takes; a pass of the draft costs its share of weights."""
+        point, metadata = self.job.points[items[0].cell], self.job.pair_info.metadata
+        target, draft = (metadata.bytes_of(role) if role in metadata.checkpoints else 0 for role in ("target", "draft"))
+        share = draft / target if draft and target else 1.0
+        if point.role != "pair":
+            cost = share if point.role == "draft" else 1.0
+            return TextStream(len(items), cost, cost, cost, tokens=1.0)
+        k = statistics.fmean(self.job.points[item.cell].num_draft for item in items)
+        share = share if point.drafter is not None and point.drafter.needs_draft else 0.0
+        return TextStream(len(items), k * share + 1, k * share + k + 1, share + 1)
 
     def _stage(self, todo: Sequence[WorkItem], bar: Bar) -> None:
         """Decode stream by stream, alone or with other jobs on the same folder: what they hold is looked at again in the end."""

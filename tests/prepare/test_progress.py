@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from sdbench.prepare import progress
-from sdbench.prepare.progress import Bar, expected_longest, warn
+from sdbench.prepare.progress import Bar, warn
 from tests.patience import is_soon
 
 
@@ -71,21 +71,13 @@ def test_what_is_left_is_right_within_a_factor_of_two_from_the_tenth_text_on(mon
         for text in [text for text in under_way if not text[1]]:
             under_way.remove(text)
             bar.add(tokens=text[0])
-            seen.append((bar.done, clock[0], bar.left_s()))
+            seen.append((bar.remaining.done, clock[0], bar.left_s()))
     for done, now_s, left_s in seen:
         truth_s = clock[0] - now_s
         more_s = 0 if done < 380 else 2 * spread * 100
         if done in range(10, 400):
             assert truth_s / 2 - more_s <= left_s <= 2 * truth_s + more_s, (done, left_s, truth_s, clock[0])
     assert seen[-1][2] == 0
-
-
-def test_the_longest_of_several_texts_is_expected_from_those_that_have_ended():
-    assert expected_longest([10, 20], [0], 1) == pytest.approx(15, rel=0.05)
-    assert expected_longest([10, 20], [12], 1) == pytest.approx(8, rel=0.05), "it is longer than 10"
-    assert expected_longest([10, 20], [0], 2) == pytest.approx(17.5, rel=0.05)
-    assert expected_longest([10, 20], [20, 30], 1) == 0
-    assert expected_longest([0], [0], 1) == 0
 
 
 def test_a_pipe_is_not_flooded():
@@ -106,7 +98,7 @@ def test_a_terminal_has_a_bar_with_the_same_facts(monkeypatch):
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(progress, "BAR_EVERY_S", 3600)
     estimates = []
-    monkeypatch.setattr(Bar, "left_s", lambda bar: estimates.append(bar.done))
+    monkeypatch.setattr(Bar, "left_s", lambda bar: estimates.append(bar.remaining.done))
     ours, theirs = pty.openpty()
     with open(theirs, "w") as stream:
         fill(Bar("decoding", 4, stream=stream))

@@ -134,6 +134,8 @@ class Decoder:
 
         for lm in self.engine.models:  # whose weights stay what they are, unlike in a training
             lm.known = lm.known or KnownPrefixes()
+        if watch is not None:
+            watch(0, 0)  # the time until here is that of reading weights
         items, numbers = work.items, {item: number for number, item in enumerate(work.items)}
         options = self.options(self.job.points[items[0].cell].role, batch_size=self.batch_size, watch=watch)
         for generation in self._decode(items, options, lambda: [numbers[item] for item in work.claim()]):

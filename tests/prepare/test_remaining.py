@@ -1,0 +1,87 @@
+"""What is left of a run whose streams take different times: the pair, then the target and the draft alone."""
+
+from collections import deque
+from random import Random
+
+import pytest
+
+from sdbench.prepare.remaining import Pace, Remaining, RoundTimes, TextStream
+
+SHARE, NUM_DRAFT = 0.3, 5  # of the draft in the target's time
+PROMPT_S = {"pair": 0.4, "target": 0.3, "draft": 0.1}
+# The seconds of a round and of each of its rows, tokens that a row writes a round, and what is known of it beforehand.
+KINDS = {
+    "pair": ((0.8, 0.03), 4.5, (NUM_DRAFT * SHARE + 1, NUM_DRAFT * SHARE + NUM_DRAFT + 1, SHARE + 1)),
+    "target": ((0.3, 0.004), 1, (1.0, 1.0, 1.0, 1.0)),
+    "draft": ((0.1, 0.001), 1, (SHARE, SHARE, SHARE, 1.0)),
+}
+
+
+def estimates(lengths: list[int], cells: int, rows: int) -> list[tuple[int, float, float]]:
+    """Return (texts done, seconds left, estimate) for each round of a run of these texts, `rows` at once."""
+    order = [(kind, lengths * (cells if kind == "pair" else 1)) for kind in KINDS]
+    streams = [TextStream(len(texts), *KINDS[kind][2]) for kind, texts in order]
+    remaining, now_s, seen = Remaining(streams, max(lengths)), 0.0, []
+    for kind, texts in order:
+        (round_s, row_s), tokens, _ = KINDS[kind]
+        waiting, under_way = deque(texts), []
+        while waiting or under_way:
+            while waiting and len(under_way) < rows:
+                under_way.append([waiting.popleft(), 0.0])
+                remaining.watch(1, 0, PROMPT_S[kind])
+                now_s += PROMPT_S[kind]
+            seconds, written = round_s + row_s * len(under_way), 0
+            for text in under_way:
+                before, text[1] = text[1], min(text[1] + tokens, text[0])
+                written += int(text[1]) - int(before)
+            remaining.watch(0, written, seconds)
+            now_s += seconds
+            for text in [text for text in under_way if text[1] >= text[0]]:
+                under_way.remove(text)
+                remaining.finish(text[0])
+            if remaining.done >= 10:
+                seen.append((remaining.done, now_s, remaining.left_s()))
+    return [(done, now_s - at_s, left_s) for done, at_s, left_s in seen]
+
+
+@pytest.mark.parametrize("spread", [0.2, 0.6])
+@pytest.mark.parametrize("rows", [8, 64])
+@pytest.mark.parametrize("count", [24, 150])
+def test_streams_to_come_are_foreseen_from_the_tenth_text_on(count, rows, spread):
+    """Within a factor of two, until ten seconds before the end, in a regime where one estimate for all texts is off by four."""
+    random = Random(2)
+    lengths = [min(128, max(4, round(random.gammavariate(spread**-2, 60 * spread**2)))) for _ in range(count)]
+    judged = [(true_s, left_s) for _, true_s, left_s in estimates(lengths, 3, rows) if true_s >= 10]
+    off = [max(left_s / true_s, true_s / left_s) for true_s, left_s in judged]
+    assert len(off) > 100
+    assert max(off) < 2
+
+
+def test_a_few_long_answers_among_short_ones_are_foreseen():
+    """Lengths of real answers to HumanEval: when 16 of 32 have ended, at 28 tokens, the longest ones still have 164 to go."""
+    lengths = [8, 10, 14, 15, 18, 23, 23, 24, 28, 33, 43, 49, 49, 71, 84, 192]
+    judged = [line for line in estimates(lengths, 2, 64) if line[1] >= 10]
+    off = [(done, max(left_s / true_s, true_s / left_s)) for done, true_s, left_s in judged]
+    assert max(factor for done, factor in off if done >= 26) < 2
+    assert max(factor for _, factor in off) < 2.6
+
+
+def test_rounds_of_different_sizes_tell_what_a_row_takes():
+    rounds = RoundTimes()
+    for rows in (1, 2, 5, 9, 3, 4, 8, 7) * 3:
+        rounds.add(rows, 0.5 + 0.1 * rows, 2 * rows)
+    assert rounds.pace() == pytest.approx((0.5, 0.1, 2), rel=2e-3)
+    alike = RoundTimes()
+    for _ in range(9):
+        alike.add(10, 1.0, 30)
+    assert alike.pace() == pytest.approx((0.5, 0.05, 3)), "half of it is the rows'"
+    assert RoundTimes().pace() == (0, 0, 1)
+
+
+def test_the_pace_of_a_stream_to_come_is_that_of_the_last_one_by_their_costs():
+    remaining = Remaining([TextStream(10, 2.5, 7.5), TextStream(10, 1.0, 1.0, 1.0, 1.0)], 64)
+    for _ in range(9):
+        remaining.watch(0, 40, 1.0)
+        remaining.begun = 10
+    pace, later = remaining.pace(0), remaining.pace(1)
+    assert later == pytest.approx(Pace(pace.round_s / 2.5, pace.row_s / 7.5, 1.0))
