@@ -37,6 +37,7 @@ class QualityPass:
     scorers: Scorers
     models: Models
     failed: dict[str, str] = field(default_factory=dict)
+    stream_of: dict[str, int] = field(default_factory=dict)  # the number of each cell's batch stream
 
     def fail(self, cell: str, example: str | None, message: str) -> None:
         """Record that a cell, or one example of it, failed."""
@@ -56,7 +57,9 @@ class QualityPass:
             [item for item in todo if item.cell in stage]
             for stage in map(set, self.models.decoder.stages() if todo else ())
         ]
-        streams = [self._text_stream(items) for stage in stages for items in by_stream(stage, self.job.points)]
+        groups = [items for stage in stages for items in by_stream(stage, self.job.points)]
+        self.stream_of |= {item.cell: number for number, items in enumerate(groups) for item in items}
+        streams = [self._text_stream(items) for items in groups]
         with Bar("decoding", len(todo), longest=self.job.task.max_new_tokens, streams=streams) as bar:
             try:
                 for stage in stages:
@@ -70,12 +73,13 @@ class QualityPass:
         point, metadata = self.job.points[items[0].cell], self.job.pair_info.metadata
         target, draft = (metadata.bytes_of(role) if role in metadata.checkpoints else 0 for role in ("target", "draft"))
         share = draft / target if draft and target else 1.0
+        prompts = len({item.example for item in items}) / len(items)  # to read a text: cells and samples share them
         if point.role != "pair":
             cost = share if point.role == "draft" else 1.0
-            return TextStream(len(items), cost, cost, cost, tokens=1.0)
+            return TextStream(len(items), cost, cost, cost * prompts, tokens=1.0)
         k = statistics.fmean(self.job.points[item.cell].num_draft for item in items)
         share = share if point.drafter is not None and point.drafter.needs_draft else 0.0
-        return TextStream(len(items), k * share + 1, k * share + k + 1, share + 1)
+        return TextStream(len(items), k * share + 1, k * share + k + 1, (share + 1) * prompts)
 
     def _stage(self, todo: Sequence[WorkItem], bar: Bar) -> None:
         """Decode stream by stream, alone or with other jobs on the same folder: what they hold is looked at again in the end."""
@@ -111,14 +115,19 @@ class QualityPass:
                     self._stage(left, bar)
 
     def _decode(self, work: Work, bar: Bar) -> None:
-        for item, generation in self.models.decoder.stream(work, bar.watch):
-            bar.add(
-                tokens=len(generation.tokens),
-                examined=sum(generation.examined or ()),
-                accepted=sum(generation.accepted or ()),
-            )
-            example = self.job.prompts.examples[item.example]
-            self.scorers.put(self._record(item, generation), example, self.store, self.fail)
+        held = self.store.held()
+        bar.remaining.begin(self.stream_of[work.items[0].cell], sum(item not in held for item in work.items))
+        try:
+            for item, generation in self.models.decoder.stream(work, bar.watch):
+                bar.add(
+                    tokens=len(generation.tokens),
+                    examined=sum(generation.examined or ()),
+                    accepted=sum(generation.accepted or ()),
+                )
+                example = self.job.prompts.examples[item.example]
+                self.scorers.put(self._record(item, generation), example, self.store, self.fail)
+        finally:
+            bar.remaining.end()
         self.scorers.drain(self.store, self.fail)
 
     def _record(self, item: WorkItem, generation: Generation) -> GenerationRecord:

@@ -41,7 +41,8 @@ class Bar:
         self.examined = self.accepted = 0
         self.remaining = Remaining(streams or [TextStream(total)], longest)
         self.stream = stream or sys.stderr
-        self.started_s = self._printed_s = self._watched_s = time.monotonic()
+        self.started_s = self._printed_s = self._watched_s = self._seen_s = time.monotonic()
+        self._waited_s = 0.0  # for weights and servers
         self._shown_s = -math.inf
         self._printed = (-1, -1, -1)
         self._bar: Progress | None = None
@@ -73,16 +74,19 @@ class Bar:
 
     def add(self, *, tokens: int = 0, examined: int = 0, accepted: int = 0) -> None:
         """Count one finished text."""
+        self._seen_s = time.monotonic()
         self.remaining.finish(tokens)
         self.examined += examined
         self.accepted += accepted
         self._show()
 
     def watch(self, texts: int, tokens: int) -> None:
-        """Count prompts read and tokens written since the last call; negative where texts start again."""
+        """Count prompts read and tokens written since the last call; negative where texts start again, and both 0 after a wait."""
         now_s = time.monotonic()
         self.remaining.watch(texts, tokens, now_s - self._watched_s)
-        self._watched_s = now_s
+        if not texts and not tokens:
+            self._waited_s += now_s - self._seen_s
+        self._watched_s = self._seen_s = now_s
         self._show()
 
     def left_s(self) -> float | None:
@@ -93,7 +97,7 @@ class Bar:
         if done >= self.total:  # only scoring is left
             return 0.0
         if not self.remaining.written:  # an engine that does not report progress
-            return (time.monotonic() - self.started_s) / done * (self.total - done)
+            return (time.monotonic() - self.started_s - self._waited_s) / done * (self.total - done)
         return self.remaining.left_s()
 
     def report(self) -> None:

@@ -1,9 +1,8 @@
 """How long the rest of a run takes: from the rounds so far, the lengths of finished texts, and the batch streams still to come."""
 
-from bisect import bisect_right, insort
+from bisect import insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import NamedTuple
 
 from sdbench.prepare.lengths import LogLengths, expected_longest, likely_lengths, mean_rest
@@ -78,6 +77,7 @@ class Remaining:
 
     streams: Sequence[TextStream]
     longest: float
+    current: int = 0  # the stream that is decoded now
     done: int = 0
     begun: int = 0  # texts whose prompts were read
     written: int = 0  # tokens, those of unfinished texts included
@@ -90,13 +90,17 @@ class Remaining:
     youngest_s: float = 0.0  # how long the text that was begun last has been written
 
     def __post_init__(self) -> None:
-        self.ends = list(accumulate(stream.count for stream in self.streams))
+        self.unread = [stream.count for stream in self.streams]  # prompts that are still to be read
         self.rounds = [RoundTimes() for _ in self.streams]
 
-    @property
-    def current(self) -> int:
-        """The stream that is decoded now."""
-        return min(bisect_right(self.ends, self.done), len(self.ends) - 1)
+    def begin(self, number: int, count: int) -> None:
+        """Begin a stream, or what is left of it: `count` texts."""
+        self.current = number
+        self.unread[number] = count
+
+    def end(self) -> None:
+        """End the current stream: what it has not read has failed, or other jobs on the folder decode it."""
+        self.unread[self.current] = 0
 
     def finish(self, tokens: int) -> None:
         """Count one finished text."""
@@ -107,15 +111,18 @@ class Remaining:
 
     def watch(self, texts: int, tokens: int, seconds: float) -> None:
         """Count prompts read, or a round; negative numbers where texts start again."""
-        if texts > 0:
+        self.begun += texts
+        self.written += tokens
+        self.unread[self.current] -= texts
+        if texts < 0:  # maybe with fewer rows than before
+            self.most_rows = 1
+        elif texts:
             self.prompts += texts * self.streams[self.current].prompt_cost
             self.reading_s += seconds
             self.youngest_s = 0.0
         elif tokens:
             self.youngest_s += seconds
             self.rounds[self.current].add(self.begun - self.done, seconds, tokens)
-        self.begun += texts
-        self.written += tokens
         self.most_rows = max(self.most_rows, self.begun - self.done)
 
     def pace(self, number: int) -> Pace:
@@ -135,12 +142,12 @@ class Remaining:
     def left_s(self) -> float:
         """Estimate the seconds left, once a text has ended. All streams decode the same prompts, so their texts are as long."""
         number = self.current
-        rows, unread = max(self.begun - self.done, 0), max(self.ends[number] - self.begun, 0)
+        rows, unread = max(self.begun - self.done, 0), max(self.unread[number], 0)
         ages = self._ages(rows, unread)
         lengths = self._likely_lengths(ages, rows / max(len(ages), 1))
         later = range(number + 1, len(self.streams))
         return self._stream_s(number, lengths, unread, ages, rows) + sum(
-            self._stream_s(other, lengths, self.streams[other].count) for other in later
+            self._stream_s(other, lengths, self.unread[other]) for other in later
         )
 
     def _stream_s(

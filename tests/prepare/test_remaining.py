@@ -22,7 +22,8 @@ def estimates(lengths: list[int], cells: int, rows: int) -> list[tuple[int, floa
     order = [(kind, lengths * (cells if kind == "pair" else 1)) for kind in KINDS]
     streams = [TextStream(len(texts), *KINDS[kind][2]) for kind, texts in order]
     remaining, now_s, seen = Remaining(streams, max(lengths)), 0.0, []
-    for kind, texts in order:
+    for number, (kind, texts) in enumerate(order):
+        remaining.begin(number, len(texts))
         (round_s, row_s), tokens, _ = KINDS[kind]
         waiting, under_way = deque(texts), []
         while waiting or under_way:
@@ -80,8 +81,45 @@ def test_rounds_of_different_sizes_tell_what_a_row_takes():
 
 def test_the_pace_of_a_stream_to_come_is_that_of_the_last_one_by_their_costs():
     remaining = Remaining([TextStream(10, 2.5, 7.5), TextStream(10, 1.0, 1.0, 1.0, 1.0)], 64)
+    remaining.watch(10, 0, 0.0)
     for _ in range(9):
         remaining.watch(0, 40, 1.0)
-        remaining.begun = 10
     pace, later = remaining.pace(0), remaining.pace(1)
     assert later == pytest.approx(Pace(pace.round_s / 2.5, pace.row_s / 7.5, 1.0))
+
+
+def halfway(count: int = 20) -> Remaining:
+    """Ten of a first stream's texts are done, with rounds of one second, and a second stream of the target alone is to come."""
+    remaining = Remaining([TextStream(count, 2.5, 7.5, 1.5), TextStream(20, 1.0, 1.0, 1.0, 1.0)], 64)
+    remaining.begin(0, count)
+    remaining.watch(20, 0, 2.0)
+    for _ in range(9):
+        remaining.watch(0, 80, 1.0)
+    for _ in range(10):
+        remaining.finish(36)
+    return remaining
+
+
+def test_texts_that_other_jobs_decode_are_left_out_once_their_stream_ends():
+    alone, shared = halfway(20), halfway(40)
+    assert shared.left_s() > alone.left_s(), "until then they are expected"
+    for each in (alone, shared):
+        for _ in range(10):
+            each.finish(36)
+        each.end()
+        each.begin(1, 20)
+    assert shared.left_s() == alone.left_s() > 0
+    shared.end()
+    assert shared.left_s() == 0
+
+
+def test_texts_that_start_again_leave_what_a_round_takes_as_it_is():
+    remaining = halfway()
+    pace = remaining.pace(0)
+    before_s = remaining.left_s()
+    remaining.watch(-10, -360, 0.5)
+    assert remaining.pace(0) == pace
+    assert remaining.unread[0] == 10
+    remaining.watch(5, 0, 0.5)
+    assert remaining.most_rows == 5, "after a want of memory the batch is smaller"
+    assert remaining.left_s() > before_s, "they are written again"

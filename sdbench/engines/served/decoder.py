@@ -25,6 +25,7 @@ from sdbench.serve.rounds import CountedRounds, cut_rounds, steps_within, withou
 from sdbench.types import EngineError, Generation
 
 if TYPE_CHECKING:
+    from sdbench.engine.loop import Watch
     from sdbench.engines.job import Job
     from sdbench.engines.latency import LatencyPlan
     from sdbench.engines.served.options import Http
@@ -101,18 +102,20 @@ class ServedDecoder:
     def stop_ids(self, role: str) -> tuple[int, ...]:
         return self.job.pair_info.ends("draft" if role == "draft" else "target", self.job.task.stop)
 
-    def stream(self, work: Work, watch: object = None) -> Iterator[tuple[WorkItem, Generation]]:
+    def stream(self, work: Work, watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
         """Decode share by share."""
         while items := work.claim():
-            yield from self._share(items)
+            yield from self._share(items, watch)
 
-    def _share(self, items: Sequence[WorkItem]) -> Iterator[tuple[WorkItem, Generation]]:
+    def _share(self, items: Sequence[WorkItem], watch: Watch | None) -> Iterator[tuple[WorkItem, Generation]]:
         """Decode server by server, starting with one that already runs."""
         by_setting: dict[ServerSetting, list[WorkItem]] = {}
         for item in items:
             by_setting.setdefault(self.setting(item.cell), []).append(item)
         for setting in sorted(by_setting, key=lambda setting: not self.servers.is_open(setting)):
             server, parts = self.servers.at(setting), [by_setting[setting]]
+            if watch is not None:
+                watch(0, 0)  # the time until here is that of starting the server
             is_pooled = setting.role == "pair" and (not server.tells_steps or self._may_lose_steps)
             if is_pooled:  # cell by cell, so that the server's counters can be assigned to cells
                 cells = dict.fromkeys(item.cell for item in by_setting[setting])
