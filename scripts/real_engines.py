@@ -39,6 +39,7 @@ from sdbench.words import choose, exit_on_mistake, parse_words
 
 AUDIT = {"n": 2, "samples": 400, "max_new_tokens": 8, "task.stop": "[]", "temperature": 1}
 DTYPE = "bfloat16"
+AUDIT_TV = 0.15  # that 800 texts of a few prompts can show in prefixes of two tokens
 VERDICTS = {0: "sound", 1: "violated", 3: "too few texts"}
 DEFAULTS = {
     "target": "",
@@ -182,11 +183,11 @@ def audit(engine: str, options: Mapping[str, str]) -> None:
         file = folder / f"{name}.jsonl"
         file.write_text("\n".join(lines) + "\n")
         words = [f"generations={file}", f"model.target={options['target']}", "model.draft=null", "model.name=pair"]
-        words += ["temperature=1", "dtype=float32", "device=cpu", f"out={folder / name}"]
+        words += ["temperature=1", "dtype=float32", "device=cpu", f"tv={AUDIT_TV}", f"out={folder / name}"]
         done = subprocess.run([sys.executable, "-m", "sdbench.audit", *words], check=False)
         if done.returncode not in VERDICTS:
             raise subprocess.CalledProcessError(done.returncode, "sdbench.audit")
-        verdicts[name] = f"{VERDICTS[done.returncode]} (n = {len(texts)})"
+        verdicts[name] = f"{VERDICTS[done.returncode]} (n = {len(texts)}, TV {AUDIT_TV})"
     write_whole(folder / "audit.json", json.dumps(verdicts, indent=1) + "\n")
 
 

@@ -33,7 +33,7 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command, 
     launcher = Plugins.instance().instantiate_launcher(hydra_context=context, task_function=task, config=cfg)
     lines = [[word for word in line if not word.startswith("hydra")] for line in jobs]
     logs = f"; what they say is below {cfg.hydra.sweep.dir}" if "submitit_folder" in cfg.hydra.launcher else ""
-    print(f"sdbench: {len(lines)} jobs{logs}", file=sys.stderr)
+    print(f"sdbench: {len(lines)} job{'s' if len(lines) > 1 else ''}{logs}", file=sys.stderr)
     try:
         results = launcher.launch([expand(line) for line in lines], initial_job_idx=0)
     except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind

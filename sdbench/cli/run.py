@@ -37,7 +37,10 @@ def run(words: Sequence[str], _compose: Compose) -> int:
 
     for each in runs:
         check_login(each)  # a missing library or login must fail before anything is decoded
-    if len(jobs) == 1 and not command.is_multirun:
+    names_launcher = any(
+        word.lstrip("+").startswith(("hydra/launcher", "hydra.launcher.")) for word in command.overrides
+    )
+    if len(jobs) == 1 and not command.is_multirun and not names_launcher:
         return run_job(runs[0], words)
     from sdbench.cli.launch import launch
 

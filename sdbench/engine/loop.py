@@ -155,7 +155,9 @@ class BatchRun:
         if self.options.watch is not None:
             self.options.watch(1, 0)
         row = Decoding(index, request, family, len(start.prompt), start.prefix.length, budget, start.prefill_s)
+        begun_s = self.clock.read()
         batch.admit(row, start, slot)
+        row.prefill_s += self.clock.read() - begun_s  # keys and values of the prompt are copied
 
     def _round(self, batch: Batch) -> None:
         begun_s, count = self.clock.read(), len(batch.rows)

@@ -99,8 +99,11 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
             failed = QualityPass(job, store, scorers, models)()
             if run.shard.index == 0:
                 measure_near_ties(job, store, models)
-            if run.timing is not None and run.shard.index == 0:
-                _time(job, store, models, failed)
+            fault = (
+                _fault_of_timing(job, store, models, failed)
+                if run.timing is not None and run.shard.index == 0
+                else None
+            )
         for name in store.compact():
             warn(
                 f"{name} was damaged and is set aside as .torn-{name}: the commands that made its records make them again"
@@ -109,7 +112,23 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
         finish(run, planned, failed, config)
     except OSError as error:
         raise StoreError(cannot_write(run.folder, error)) from error
+    if fault is not None:
+        raise fault
     return failed
+
+
+def _fault_of_timing(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> Exception | None:
+    """Run the latency pass and return the error that ended it, which is raised once summary and page are written."""
+    try:
+        _time(job, store, models, failed)
+    except Exception as error:
+        if _is_a_launchers(error):
+            raise
+        warn(
+            "the latency pass has failed, for the reason below; what was decoded is reported; timing=off leaves the pass out"
+        )
+        return error
+    return None
 
 
 def _time(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> None:

@@ -130,3 +130,10 @@ def test_an_option_of_tasks_that_are_swept_need_not_be_an_option_of_the_default_
     (message,) = capsys.readouterr().err.splitlines()[-1:]
     assert message.startswith("sdbench: task.sandbx is not an option (did you mean sandbox?")
     assert len(launched) == 2, "no job begins"
+
+
+def test_a_launcher_starts_a_single_job_too(launched, capsys):
+    """A job that is meant for a cluster must not run on its login node."""
+    assert main(["w=0.3", "hydra/launcher=basic"]) == 0
+    assert launched == [["w=0.3"]]
+    assert "sdbench: 1 job\n" in capsys.readouterr().err

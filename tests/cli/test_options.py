@@ -16,6 +16,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.prepare import pair as pairs
 from sdbench.records import read
 from sdbench.report.sweep import sweeps_of
+from sdbench.types import EngineError
 from tests.records.equality import assert_same_records
 
 NAME = "micro-gsm8k-tiny"
@@ -208,6 +209,21 @@ def test_a_latency_pass_whose_batch_does_not_fit_says_so_and_keeps_the_quality(
         "the latency pass has stopped: out of memory (2 rows); use a smaller timing.batch_size, or timing=off"
         in message
     )
+    assert_same_records(tmp_path / NAME, whole)
+
+
+@pytest.mark.slow
+def test_a_fault_of_the_latency_pass_is_raised_once_everything_is_reported(words, tmp_path, whole, monkeypatch, capsys):
+    def fail(*_: object) -> None:
+        raise EngineError("the server has ended")
+
+    monkeypatch.setattr(timing, "time_plan", fail)
+    assert main([word for word in words(tmp_path, **{"timing.examples": 2}) if word != "timing=off"]) == 1
+    message = capsys.readouterr().err
+    assert "the latency pass has failed, for the reason below" in message
+    assert "timing=off leaves the pass out" in message
+    assert message.splitlines()[-1] == "sdbench: the server has ended"
+    assert (tmp_path / NAME / "summary.csv").exists()
     assert_same_records(tmp_path / NAME, whole)
 
 

@@ -5,7 +5,12 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+import sdbench
+from sdbench.engine import Engine
+from sdbench.engine.batch import Batch
 from sdbench.engine.clock import Clock
+from sdbench.verify import Exact
+from tests.engine.models import PROMPTS, pair
 
 
 @pytest.mark.parametrize("kind", ["cuda", "xpu", "mps", "hpu"])
@@ -22,3 +27,20 @@ def test_a_reading_waits_for_the_device(kind, monkeypatch):
 def test_a_reading_on_a_cpu_waits_for_nothing(monkeypatch):
     monkeypatch.setattr(torch, "get_device_module", lambda device: pytest.fail("nothing to wait for"))
     assert Clock(torch.device("cpu"), True).read() > 0
+
+
+def test_copying_the_keys_and_values_of_a_prompt_counts_as_reading_it(monkeypatch):
+    """`generate` has all of its cache work inside its time."""
+    now_s, admit = [0.0], Batch.admit
+
+    def slow(self: Batch, *given: object) -> None:
+        now_s[0] += 5.0
+        admit(self, *given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Batch, "admit", slow)
+    monkeypatch.setattr("sdbench.engine.clock.time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    engine = Engine(*pair("llama"), capture="off")
+    options = {"num_draft": 3, "max_new_tokens": 4, "stop_ids": (), "seed": 3, "timing": True}
+    generations = sdbench.generate(None, None, PROMPTS[:2], [Exact()], engine=engine, **options)
+    assert [generation.timing.prefill_s for generation in generations] == [5.0, 5.0]
+    assert [generation.timing.first_token_s for generation in generations] == [5.0, 5.0]

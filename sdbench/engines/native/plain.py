@@ -107,8 +107,6 @@ def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int
     mask = torch.tensor([[0] * (width - len(row)) + [1] * len(row) for row in prompts], device=model.device)
     ticks = _Ticks(model.device, width, decoder.should_stop)
     torch.manual_seed(run.seed)
-    synchronise(model.device)
-    start_s = time.perf_counter()
     options: Any = {
         "attention_mask": mask,
         "generation_config": config,
@@ -116,6 +114,8 @@ def time_generate(decoder: Decoder, prompts: Sequence[list[int]], num_draft: int
     }
     draft = decoder.pair.draft
     with without_defaults(model), as_from_pretrained(model, draft), drafting(draft, num_draft) as assistant:
+        synchronise(model.device)
+        start_s = time.perf_counter()
         texts: Any = model.generate(ids, **options, **assistant)  # pyright: ignore[reportCallIssue]
     rounds_s = tuple(after - before for before, after in pairwise([start_s, *ticks.times_s]))
     return Measured(
