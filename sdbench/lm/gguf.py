@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 LONG = 2**28  # bytes that take seconds to dequantise
 # Of the folders of metadata and of weights; after a change, or with another transformers, they are written again.
-FORMAT, WEIGHTS_FORMAT = 3, 2
+FORMAT, WEIGHTS_FORMAT = 4, 3
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
 CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
@@ -108,7 +108,7 @@ class GGUFFile:
         missing = set(shapes)
         with open(part / "model.safetensors", "wb") as file:
             offsets = _write_header(file, shapes, dtype)
-            for name, weight in read_tensors(self.path, model, config):
+            for name, weight in read_tensors(self.id, self.path, model, config):
                 if name not in missing or tuple(weight.shape) != shapes[name]:
                     continue
                 missing.remove(name)
@@ -227,7 +227,9 @@ def _describe(id: str, path: Path, part: Path) -> None:
     embeddings = (tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
     config.vocab_size = next((int(tensor.shape[-1]) for tensor in embeddings), config.vocab_size)
     base = _value(reader, f"{architecture}.rope.freq_base")
-    settings = set_unread(id, config, None if base is None else float(base))
+    settings = set_unread(
+        id, config, None if base is None else float(base), [str(tensor.name) for tensor in reader.tensors]
+    )
     config.save_pretrained(part)
     special: dict[str, Any] = {"eos_token_id": stops if len(stops) > 1 else stops[0]}
     special |= {name: getattr(config, name, None) for name in ("bos_token_id", "pad_token_id")}

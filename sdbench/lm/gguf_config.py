@@ -5,6 +5,7 @@ Not covered: the share of rotated dimensions where it differs from the architect
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from math import isclose
 from typing import Any
 
@@ -14,12 +15,21 @@ from sdbench.config import ConfigError
 SCALED_BY_SIZE = {"gemma2": 46, "gemma3_text": 62}
 
 
-def set_unread(id: str, config: Any, base: float | None) -> str:
+# Options of a configuration whose weights a file may have, and the name of such a weight there.
+BIASES = {"attention_bias": "attn_q.bias", "mlp_bias": "ffn_gate.bias"}
+
+
+def set_unread(id: str, config: Any, base: float | None, tensors: Collection[str] = ()) -> str:
     """Set in a configuration what transformers has not read; return the settings, such as "rope_theta=1000000.0", or "".
 
-    base: that of the rotary positions in the file. ConfigError if it is not the configuration's and cannot be set.
+    base: that of the rotary positions in the file. ConfigError if it is not the configuration's and cannot be set. tensors: the
+    names of the weights in the file.
     """
     settings: dict[str, Any] = {}
+    for option, weight in BIASES.items():
+        if getattr(config, option, None) is False and any(name.endswith(f".{weight}") for name in tensors):
+            settings[option] = True
+            setattr(config, option, True)
     if config.num_hidden_layers == SCALED_BY_SIZE.get(config.model_type):
         config.query_pre_attn_scalar = config.hidden_size // config.num_attention_heads
         settings["query_pre_attn_scalar"] = config.query_pre_attn_scalar

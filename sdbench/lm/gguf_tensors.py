@@ -13,14 +13,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from sdbench.config import ConfigError
+
 if TYPE_CHECKING:
     from gguf import ReaderTensor
 
+# In names of tensors without which a model is the same: rotary frequencies of old files, and layers that predict further tokens.
+UNUSED = ("rot_embd", "rope_freqs", ".nextn.")
 AT_ONCE = 1 << 20  # elements that are dequantised at a time
 
 
-def read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yield the dequantised tensors of a file, with the names and layouts of a transformers model."""
+def read_tensors(id: str, path: Path, model: Any, config: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yield the dequantised tensors of a file, with the names and layouts of a transformers model.
+
+    ConfigError for a tensor that the model has no place for: without it another model would be decoded.
+    """
     from gguf import GGUFReader
     from transformers import modeling_gguf_pytorch_utils as theirs
 
@@ -36,6 +43,11 @@ def read_tensors(path: Path, model: Any, config: Any) -> Iterator[tuple[str, tor
             weights=dequantise_rows(tensor), name=tensor.name, tensor_key_mapping=names, parsed_parameters=merged
         )
         name = names.get(done.name or str(tensor.name).removesuffix(".weight"))
+        if name is None and not any(part in str(tensor.name) for part in UNUSED):
+            raise ConfigError(
+                f"{id} has {tensor.name}, which a {config.model_type} of transformers does not read from GGUF: give the "
+                "publisher's own repository"
+            )
         if name is not None and done.name is not None:
             yield name, torch.from_numpy(np.require(done.weights, requirements=["C", "W"]))
         elif name is not None:

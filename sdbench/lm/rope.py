@@ -4,15 +4,12 @@ from typing import Any
 
 
 def longest_text(config: Any) -> int | None:
-    """Return the longest text of a configuration. If longer calls change the frequencies of all their rows (LongRoPE, dynamic
-    NTK) it is the length from which they do, since rows and chunks of a prompt must not affect each other.
+    """Return the longest text of a configuration. If longer calls change what shorter ones are (the frequencies of all their rows
+    with LongRoPE and dynamic NTK, the scale of attention of Llama 4) it is the length from which they do, since rows and chunks
+    of a prompt must not affect each other.
     """
     limit: int | None = getattr(config, "max_position_embeddings", None)
-    if not frequencies_depend_on_length(config):
-        return limit
-    inside: int | None = (config.rope_parameters or {}).get("original_max_position_embeddings")
-    beside: int | None = getattr(config, "original_max_position_embeddings", None)
-    return min((length for length in (inside or beside, limit) if length), default=None)
+    return min((length for length in (limit, *_limits(config).values()) if length), default=None)
 
 
 def frequencies_depend_on_length(config: Any) -> bool:
@@ -24,9 +21,22 @@ def frequencies_depend_on_length(config: Any) -> bool:
 
 def why_limited(config: Any) -> str:
     """Return the end of a sentence about `longest_text`, if that is less than the configuration's positions."""
-    positions = getattr(config, "max_position_embeddings", None)
-    if not frequencies_depend_on_length(config) or longest_text(config) == positions:
-        return ""
-    return (
-        f": its configuration has {positions}, but longer texts change its rotary frequencies (LongRoPE or dynamic NTK)"
-    )
+    positions, longest = getattr(config, "max_position_embeddings", None), longest_text(config)
+    reasons = [reason for reason, limit in _limits(config).items() if limit == longest != positions]
+    return f": its configuration has {positions}, but longer texts change {reasons[0]}" if reasons else ""
+
+
+def _limits(config: Any) -> dict[str, int | None]:
+    """Return the longest texts that nothing is changed by, by what longer ones change."""
+    limits: dict[str, int | None] = {}
+    if frequencies_depend_on_length(config):
+        inside: int | None = (config.rope_parameters or {}).get("original_max_position_embeddings")
+        beside: int | None = getattr(config, "original_max_position_embeddings", None)
+        limits["its rotary frequencies (LongRoPE or dynamic NTK)"] = inside or beside
+    if getattr(
+        config, "attn_temperature_tuning", False
+    ):  # transformers counts positions by its own caches, not by ours
+        limits["the scale of its attention (attn_temperature_tuning)"] = (
+            int(config.floor_scale) - 1
+        )  # positions before the first step of the scale
+    return limits

@@ -25,8 +25,8 @@ FILE_TYPES = {
 }
 
 
-def tiny(family: str, *, hidden: int = 64, layers: int = 6, vocab: int = 1024) -> Any:
-    """A random model; gemma3 has its usual five windows and one full layer."""
+def tiny(family: str, *, hidden: int = 64, layers: int = 6, vocab: int = 1024, **options: Any) -> Any:
+    """A random model; gemma3 has its usual five windows and one full layer. `options`: more of its configuration."""
     from transformers import Gemma2Config, Gemma3TextConfig, LlamaConfig, Qwen2Config, Starcoder2Config
     from transformers.models.auto.modeling_auto import AutoModelForCausalLM
 
@@ -41,11 +41,11 @@ def tiny(family: str, *, hidden: int = 64, layers: int = 6, vocab: int = 1024) -
         "gemma3": {**windows, "query_pre_attn_scalar": 256},
         "starcoder2": {"rope_parameters": {"rope_type": "default", "rope_theta": 1e6}},
     }
-    config = kinds[family](**sizes, **heads, **extra.get(family, {}), initializer_range=0.2)
+    config = kinds[family](**sizes, **heads, **extra.get(family, {}), **options, initializer_range=0.2)
     model = AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if "norm" in name:  # all the same otherwise
+            if "norm" in name or name.endswith("bias"):  # all the same otherwise
                 weight.add_(0.1 * torch.randn_like(weight))
     return model
 

@@ -16,7 +16,7 @@ from sdbench.cli import main
 from sdbench.config import ConfigError, Model
 from sdbench.files import digest_of_file
 from sdbench.lm import gguf as room
-from sdbench.lm import gguf_tensors
+from sdbench.lm import gguf_config, gguf_tensors
 from sdbench.lm.gguf_config import set_unread
 from sdbench.lm.load import find, load_model, load_tokenizer, tokenizer_key
 from sdbench.prepare import pair as pairs
@@ -304,13 +304,15 @@ def test_logits_are_those_of_transformers_own_load(family, kind, tmp_path):
 @pytest.mark.parametrize(
     ("family", "layers", "setting"),
     [
+        ("llama with biases", 2, "attention_bias=True, mlp_bias=True"),  # as Granite Code
         ("starcoder2", 2, "rope_theta=1000000.0"),
         ("gemma2", 46, "query_pre_attn_scalar=8"),  # as of the 27B model, by its number of layers
         ("gemma2", 2, ""),
     ],
 )
 def test_what_transformers_does_not_read_is_set(family, layers, setting, tmp_path):
-    source = tiny(family, hidden=32, layers=layers, vocab=128)
+    biases = {"attention_bias": True, "mlp_bias": True} if family.endswith("biases") else {}
+    source = tiny(family.split()[0], hidden=32, layers=layers, vocab=128, **biases)
     checkpoint = find(str(write(tmp_path / "x.gguf", source, kind="F32")), tokenizer=str(TOKENIZER))
     model = load_model(checkpoint, device="cpu", dtype="float32")
     ids = torch.arange(20)[None] * 5 % 128
@@ -323,6 +325,15 @@ def test_what_transformers_does_not_read_is_set(family, layers, setting, tmp_pat
     metadata = pairs.PairMetadata(Model("x", "x.gguf", None), {"target": checkpoint}, "cpu", "float32")
     numerics = PairInfo.read(metadata).numerics
     assert numerics.get("target_settings", "") == setting, "records say so, and other cells keep their keys"
+
+
+def test_a_tensor_that_no_weight_of_the_model_takes_is_refused(tmp_path, monkeypatch):
+    """Without it another model would be decoded."""
+    monkeypatch.setattr(gguf_config, "BIASES", {})
+    source = tiny("llama", hidden=32, layers=2, vocab=128, attention_bias=True)
+    checkpoint = find(str(write(tmp_path / "x.gguf", source, kind="F32")), tokenizer=str(TOKENIZER))
+    with pytest.raises(ConfigError, match=r"has blk\.0\.attn_q\.bias, which .* transformers does not read from GGUF"):
+        load_model(checkpoint, device="cpu", dtype="float32")
 
 
 def test_a_base_of_rotary_positions_that_cannot_be_set_is_refused(tmp_path):

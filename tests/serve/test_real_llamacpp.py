@@ -3,10 +3,14 @@ SDBENCH_LLAMACPP names it, or .venv-llamacpp has it."""
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from urllib.request import urlopen
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -136,6 +140,76 @@ def test_what_is_killed_leaves_no_process_and_the_same_command_goes_on(victim, p
     parts = (tmp_path / "tiny-gsm8k-tiny" / "records").glob("generations-*")
     rows = [pq.read_table(part, columns=["example"]).num_rows for part in parts]
     assert sum(rows) == len(results.generations), "none is there twice"
+
+
+@pytest.fixture(scope="module")
+def running(greedy) -> Iterator[list[str]]:
+    """The servers of the run above, started again by hand with the same words: the engine's options that name them."""
+    (entry,) = greedy[1].provenance.values()
+    with ExitStack() as stack:
+        urls = {}
+        for facts in entry["servers"]:
+            words, port = list(facts["command"]), free_port()
+            words[words.index("--port") + 1] = str(port)
+            process = stack.enter_context(subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+            stack.callback(process.kill)
+            role = facts["setting"] if facts["setting"] in ("target", "draft") else "pair"
+            urls[role] = f"http://127.0.0.1:{port}"
+        for url in urls.values():
+            wait_until_healthy(url)
+        named = [f"engine.urls.{role}={url}" for role, url in urls.items() if role != "pair"]
+        yield ["engine=http", "engine.dialect=llamacpp", "batch_size=4", f"engine.url={urls['pair']}", *named]
+
+
+def test_servers_that_run_already_give_the_same_texts(greedy, running, pair_words, tmp_path):
+    results = run(tmp_path, *pair_words, "n=20", "temperature=0", "num_draft=3", *running)
+    for verifier in ("target", "draft", "lossless"):
+        assert by_example(results, verifier) == by_example(greedy[1], verifier)
+
+
+def test_a_kill_in_an_open_loop_loses_no_rate_that_was_whole(running, pair_words, tmp_path):
+    load = ["timing.rate=[8,2]", "timing.requests=24", "timing.examples=4"]
+    words = (*pair_words, "n=4", "temperature=0", "num_draft=3", "max_new_tokens=8", *running, *load)
+    command = [word for word in command_line(tmp_path, *words) if word != "timing=off"]
+    folder = tmp_path / "tiny-gsm8k-tiny"
+    with (tmp_path / "log").open("wb") as log:
+        process = subprocess.Popen(command, env=ENV, stdout=log, stderr=log)
+    until = time.monotonic() + 240
+    while not (folder / "records").is_dir() or read(folder).open_loads.empty:
+        assert process.poll() is None, (tmp_path / "log").read_text()
+        assert time.monotonic() < until, "no rate was whole in four minutes"
+        time.sleep(0.2)
+    process.kill()
+    process.wait(60)
+    held = read(folder).open_loads
+    done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    frame = read(folder).open_loads
+    assert 0 < len(held) < len(frame)
+    assert set(frame.groupby(["cell", "rate"]).size()) == {24}, "every rate is whole, and none is there twice"
+    assert frame.groupby("cell")["rate"].nunique().eq(2).all()
+    whole = held.merge(frame, on=["cell", "rate", "arrival_s", "sent_s", "last_token_s"])
+    assert len(whole) == len(held), "what was whole was kept"
+    assert (frame["failure"] == "").all()
+    assert (frame["first_token_s"] > frame["sent_s"]).all()
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_until_healthy(url: str) -> None:
+    until = time.monotonic() + 60
+    while True:
+        try:
+            with urlopen(f"{url}/health") as answer:
+                if answer.status == 200:
+                    return
+        except OSError:  # not listening yet, or 503 while it loads
+            assert time.monotonic() < until, f"{url} did not start"
+        time.sleep(0.1)
 
 
 def servers_of(folder: Path) -> list[int]:
