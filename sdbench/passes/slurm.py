@@ -22,6 +22,8 @@ def name_batch_job(name: str) -> None:
     job = os.environ.get("SLURM_JOB_ID")
     if batch_job() is None or job is None or shutil.which("scontrol") is None:
         return
+    if job == os.environ.get("SLURM_ARRAY_JOB_ID"):  # one task has the id of the array, which would rename all of them
+        job = f"{job}_{os.environ['SLURM_ARRAY_TASK_ID']}"
     command = ["scontrol", "update", f"JobId={job}", f"JobName={name}"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=PATIENCE_S)

@@ -166,7 +166,7 @@ def test_a_batch_job_gets_the_name_of_its_pair_and_task(tmp_path, monkeypatch, c
     (tmp_path / "scontrol").write_text(f'#!/bin/sh\necho "$@" > {tmp_path}/told\necho no such job >&2\nexit {code}\n')
     (tmp_path / "scontrol").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    for name in ("ENVIRONMENT", "SLURM_JOB_ID"):
+    for name in ("ENVIRONMENT", "SLURM_JOB_ID", "SLURM_ARRAY_JOB_ID", "SLURM_ARRAY_TASK_ID"):
         monkeypatch.delenv(name, raising=False)
     name_batch_job("sdbench-a-x")
     assert not (tmp_path / "told").exists(), "no batch job, no name"
@@ -175,6 +175,11 @@ def test_a_batch_job_gets_the_name_of_its_pair_and_task(tmp_path, monkeypatch, c
     name_batch_job("sdbench-a-x")
     assert (tmp_path / "told").read_text().split() == ["update", "JobId=17", "JobName=sdbench-a-x"]
     assert says in capsys.readouterr().err
+    for array, wanted in (("17", "17_3"), ("12", "17")):  # one task has the id of the whole array, the others their own
+        monkeypatch.setenv("SLURM_ARRAY_JOB_ID", array)
+        monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
+        name_batch_job("sdbench-a-x")
+        assert (tmp_path / "told").read_text().split() == ["update", f"JobId={wanted}", "JobName=sdbench-a-x"]
 
 
 def test_an_answer_to_another_prompt_is_not_taken(words, tmp_path, monkeypatch, capsys, no_figures):

@@ -117,6 +117,25 @@ def write_late(folder: Path) -> None:
     (folder / "late.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
 
 
+def test_each_task_of_an_array_has_a_name_of_its_own(tmp_path, slurm):
+    """The last one has the id of the whole array."""
+    lines = ["import os, time", "from sdbench.passes.slurm import name_batch_job"]
+    lines += ["time.sleep(int(os.environ['SLURM_ARRAY_TASK_ID']))"]  # the last one is named last
+    lines += ["name_batch_job('sdbench-' + os.environ['SLURM_ARRAY_TASK_ID'])", "time.sleep(60)"]
+    (tmp_path / "task.py").write_text("\n".join(lines))
+    script = f"#!/bin/sh\nPYTHONPATH={ROOT} exec {sys.executable} {tmp_path}/task.py\n"
+    options = ["--array=0-1", "--ntasks=1", "--output=/dev/null", "--parsable"]
+    done = subprocess.run(["sbatch", *options], input=script, env=slurm, capture_output=True, text=True, check=True)
+
+    def names() -> list[str]:
+        shown = subprocess.run(["squeue", "-h", "-r", "-o", "%K %j"], env=slurm, capture_output=True, text=True)
+        return sorted(shown.stdout.splitlines())
+
+    until(lambda: "1 sdbench-1" in names(), 60, "the last task to be named")
+    assert names() == ["0 sdbench-0", "1 sdbench-1"]
+    subprocess.run(["scancel", done.stdout.strip()], env=slurm, check=True)
+
+
 @pytest.mark.timeout(3000)
 def test_a_sweep_with_a_killed_a_preempted_and_a_failing_job_completes_on_resubmission(tmp_path, configs, slurm):
     broken, whole = tmp_path / "broken", tmp_path / "whole"
