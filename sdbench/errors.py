@@ -1,4 +1,4 @@
-"""Quote exceptions of other libraries, commands and addresses in messages."""
+"""Recognise exceptions of other libraries, and quote them, commands and addresses in messages."""
 
 import re
 
@@ -14,6 +14,11 @@ WITHOUT_FORCE = "without force=true, which decodes everything once more"  # how 
 def first_line(error: Exception) -> str:
     """Return the first line of an exception's message, or the name of its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def is_from_submitit(error: Exception) -> bool:
+    """Return whether submitit raised this exception, to requeue or time out a job: it must then pass, wherever it comes."""
+    return type(error).__module__.partition(".")[0] == "submitit"
 
 
 def sentence_of_failure(error: BaseException) -> str:

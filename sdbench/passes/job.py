@@ -11,7 +11,7 @@ from contextlib import closing
 from typing import TYPE_CHECKING
 
 from sdbench.config import ConfigError, Run
-from sdbench.errors import WITHOUT_FORCE, without_force
+from sdbench.errors import WITHOUT_FORCE, is_from_submitit, without_force
 from sdbench.hub import HubError
 from sdbench.passes.slurm import batch_job, name_batch_job
 from sdbench.prepare.progress import engine_warnings, warn
@@ -50,15 +50,10 @@ def run_job(run: Run, words: Sequence[str], *, launch: str | None = None) -> int
         print(f"sdbench: interrupted; what was finished is in {run.folder}; continue with: {again}", file=sys.stderr)
         return Exit.INTERRUPTED
     except Exception as error:
-        if _is_a_launchers(error):
+        if is_from_submitit(error):
             raise
         report_fault(error, run.folder)
         return Exit.FAILED
-
-
-def _is_a_launchers(error: Exception) -> bool:
-    """Return whether submitit raised this exception to requeue or time out a job; it must then pass through."""
-    return type(error).__module__.partition(".")[0] == "submitit"
 
 
 def _run(run: Run, words: Sequence[str], launch: str | None, forced: list[str]) -> int:

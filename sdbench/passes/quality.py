@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import ConfigError
-from sdbench.errors import FAILURES_OF_A_CELL, OF_CODE, sentence_of_failure
+from sdbench.errors import FAILURES_OF_A_CELL, OF_CODE, is_from_submitit, sentence_of_failure
 from sdbench.passes.scoring import Scorers
 from sdbench.plan import Work, WorkItem
 from sdbench.prepare.cells import Point
@@ -101,6 +101,8 @@ class QualityPass:
         except ConfigError:  # a server that cannot be started is an error of the run, not of a cell
             raise
         except FAILURES_OF_A_CELL as error:
+            if is_from_submitit(error):  # the job has reached its time limit too often
+                raise
             if isinstance(error, OF_CODE):
                 report_fault(error, self.job.run.folder)
             work.is_done = True
