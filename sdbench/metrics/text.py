@@ -84,12 +84,17 @@ def full_setting_of(cell: pd.Series) -> str:
     content = cell["content"] or {}
     heads = content.get("heads") or {}
     axes = [f"{axis['knob']}={format_value(axis['value'])}" for axis in cell["axes"] if axis["knob"] not in heads]
-    drafter = content.get("drafter") or str(cell["drafter"])
-    drafter = drafter if isinstance(drafter, Mapping) else {"name": drafter}
-    options = [f"{name}={format_value(value)}" for name, value in drafter.items() if name not in OF_DRAFTER]
     variants = filter(None, (cell.get("rule_variant"), cell.get("draft_variant")))
     length = f"K={int(cell['num_draft'])}"
-    return " ".join([str(cell["verifier"]), *axes, str(drafter["name"]), *options, *variants, length])
+    return " ".join([str(cell["verifier"]), *axes, drafter_of(cell), *variants, length])
+
+
+def drafter_of(cell: pd.Series) -> str:
+    """Return the name of a cell's drafter with its options, whatever else a sweep holds."""
+    drafter = (cell["content"] or {}).get("drafter") or str(cell["drafter"])
+    drafter = drafter if isinstance(drafter, Mapping) else {"name": drafter}
+    options = [f"{name}={format_value(value)}" for name, value in drafter.items() if name not in OF_DRAFTER]
+    return " ".join([str(drafter["name"]), *options])
 
 
 def curve_names(cells: pd.DataFrame) -> list[str]:

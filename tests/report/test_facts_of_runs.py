@@ -1,8 +1,10 @@
 """What the page says of the machine is of the run that timed the sweep, not of the last run in its folder."""
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pandas as pd
+import pytest
 
 from sdbench import read
 from sdbench.metrics.summary import summarise
@@ -39,6 +41,49 @@ def test_the_machine_is_that_of_the_last_run_that_timed_the_sweep(tmp_path):
         for each in sweeps_of([results], [summarise(results, resamples=50)])
     }
     assert machines == {0.0: "A, cpu, 2 threads", 1.0: "C, cpu, 1 thread"}
+
+
+def facts(folder, drafter, **of_draft):
+    """The facts of a sweep with one drafter. As in a run, a cell has the checkpoints and numbers of the models that it reads."""
+    is_reader = drafter in ("model", {"name": "model"}, GATED)
+    roles = {"target": ["target"], "draft": ["draft"], "lossless": ["target", "draft"] if is_reader else ["target"]}
+    numbers = {"target": {"target_dtype": "torch.bfloat16"}, "draft": of_draft}
+    cells = []
+    for name, reads in roles.items():
+        each = cell("a", "gsm8k-tiny", name, drafter=drafter)
+        content = {
+            **each.content,
+            "dtype": None,
+            **{key: value for role in reads for key, value in numbers[role].items()},
+        }
+        cells.append(replace(each, checkpoints={role: each.checkpoints[role] for role in reads}, content=content))
+    config = {"model": {"name": "a", "target": "a/target", "draft": "a/draft"}}
+    with Store.open(folder, config=config, provenance={}) as store:
+        store.add_cells(cells)
+        store.append_generations([Shape().decode(each, "0") for each in cells])
+    results = read(folder)
+    sweeps = sweeps_of([results], [summarise(results, resamples=50)])
+    return next(dict(facts_of(sweep)) for sweep in sweeps if "lossless" in set(sweep.cells["verifier"]))
+
+
+GATED = {"name": "model", "length": "gate"}
+LOOKUP = {"name": "lookup", "shortest": 2}
+
+
+@pytest.mark.parametrize(
+    ("drafter", "drafters", "draft"),
+    [
+        ("model", None, "a/draft@89abcde"),
+        ({"name": "model"}, None, "a/draft@89abcde"),
+        (GATED, "model length=gate", "a/draft@89abcde"),
+        (LOOKUP, "lookup shortest=2", "a/draft (decoded alone only: no drafter reads it)"),
+    ],
+    ids=str,
+)
+def test_the_drafter_is_named_unless_it_is_the_draft_model_itself(tmp_path, drafter, drafters, draft):
+    shown = facts(tmp_path, drafter)
+    assert shown.get("Drafters") == drafters
+    assert shown["Draft"] == draft
 
 
 def test_a_difference_of_lossless_from_the_target_allows_for_the_number_of_settings():

@@ -11,7 +11,7 @@ from typing import Any
 
 from sdbench.metrics.cells import table_of
 from sdbench.metrics.speed import drift_sentence
-from sdbench.metrics.text import names_of
+from sdbench.metrics.text import drafter_of, names_of
 from sdbench.metrics.weigh import SMALL
 from sdbench.records import Results
 from sdbench.report.captions import MEASURES
@@ -35,6 +35,9 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
     task: Mapping[str, Any] = content["task"] if isinstance(content.get("task"), Mapping) else {}
     decoding = {"temperature": f"{first['temperature']:g}"} | {n.replace("_", " "): content.get(n) for n in DECODING}
     numbers = {name.replace("_", " "): str(content.get(name) or "").removeprefix("torch.") for name in NUMBERS}
+    drafting = cells[cells["drafter"].notna()]
+    drafters = list(drafting["drafter"].unique())  # with the options in which they differ
+    drafters = [drafter_of(drafting.iloc[0])] if len(drafters) == 1 else drafters
     samples = int(generations.groupby(["cell", "example"])["sample"].nunique().max()) if len(generations) else 0
     several = "" if samples == 1 else f", {samples} generations each in every setting"
     entry = provenance_of(sweep)
@@ -42,12 +45,12 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
     name = _join(device, ("name", "type")) if isinstance(device, Mapping) else str(device or "")
     facts = {
         "Target": _weights(sweep, "target"),
-        "Draft": _weights(sweep, "draft"),
+        "Draft": _draft(sweep),
         "Task": f"{first['task']}, protocol {first['protocol']}, headline {sweep.metric.name}",
         "Data": _join(task, ("dataset", "dataset_config", "split", "revision")),
         "Prompt": str(task.get("source") or ""),
         "Rules": ", ".join(sorted(set(cells["verifier"]) - {"target", "draft", "generate", "assisted"})),
-        "Drafters": ", ".join(drafters) if len(drafters := cells["drafter"].dropna().unique()) > 1 else "",
+        "Drafters": "" if drafters == ["model"] else ", ".join(drafters),
         "Draft length K": ", ".join(str(k) for k in sorted(set(cells["num_draft"])) if k > 0),
         "Decoding": _join(decoding, is_named=True),
         "Numbers": _join(numbers, is_named=True),
@@ -79,6 +82,21 @@ def _weights(sweep: Sweep, role: str) -> str:
     checkpoints = sweep.cells[f"checkpoint_{role}"].dropna() if f"checkpoint_{role}" in sweep.cells else []
     checkpoint = ", ".join(sorted({str(each) for each in checkpoints}))
     return checkpoint if checkpoint.startswith(name) else ", ".join(filter(None, [name, checkpoint]))
+
+
+def _draft(sweep: Sweep) -> str:
+    """Return the draft model, with a remark where no drafter of the sweep reads it."""
+    weights, known = _weights(sweep, "draft"), sweep.results.cells
+    drafting = sweep.cells[sweep.cells["num_draft"] > 0]
+    if (
+        not weights
+        or drafting.empty
+        or "checkpoint_draft" not in drafting
+        or drafting["checkpoint_draft"].notna().any()
+    ):
+        return weights
+    is_alone = ((known["verifier"] == "draft") & (known["model"] == sweep.model)).any()
+    return f"{weights} ({'decoded alone only: ' if is_alone else ''}no drafter reads it)"
 
 
 def _join(source: Any, keys: Iterable[str] | None = None, *, is_named: bool = False) -> str:
