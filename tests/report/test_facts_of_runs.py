@@ -86,6 +86,12 @@ def test_the_drafter_is_named_unless_it_is_the_draft_model_itself(tmp_path, draf
     assert shown["Draft"] == draft
 
 
+def test_the_numbers_of_the_draft_are_named_too(tmp_path):
+    """The first cell is the target alone, which knows nothing of the draft."""
+    numbers = facts(tmp_path, "model", draft_dtype="torch.float16", draft_quantization="bnb-int8")["Numbers"]
+    assert numbers == "target dtype bfloat16, draft dtype float16, draft quantization bnb-int8"
+
+
 def test_a_difference_of_lossless_from_the_target_allows_for_the_number_of_settings():
     def check(count, low):
         row = {

@@ -31,10 +31,11 @@ def facts_of(sweep: Sweep) -> list[tuple[str, str]]:
     """Return terms and values: the pair, the task, the decoding options, the amount, the machine."""
     cells, generations = sweep.cells, sweep.select(sweep.results.generations)
     first = cells.iloc[0]
-    content: Mapping[str, Any] = next((c for c in cells["content"] if isinstance(c, Mapping)), {})
+    contents: list[Mapping[str, Any]] = [content for content in cells["content"] if isinstance(content, Mapping)]
+    content = contents[0] if contents else {}
     task: Mapping[str, Any] = content["task"] if isinstance(content.get("task"), Mapping) else {}
     decoding = {"temperature": f"{first['temperature']:g}"} | {n.replace("_", " "): content.get(n) for n in DECODING}
-    numbers = {name.replace("_", " "): str(content.get(name) or "").removeprefix("torch.") for name in NUMBERS}
+    numbers = {name.replace("_", " "): _values(contents, name) for name in NUMBERS}  # a cell has those of its models
     drafting = cells[cells["drafter"].notna()]
     drafters = list(drafting["drafter"].unique())  # with the options in which they differ
     drafters = [drafter_of(drafting.iloc[0])] if len(drafters) == 1 else drafters
@@ -82,6 +83,12 @@ def _weights(sweep: Sweep, role: str) -> str:
     checkpoints = sweep.cells[f"checkpoint_{role}"].dropna() if f"checkpoint_{role}" in sweep.cells else []
     checkpoint = ", ".join(sorted({str(each) for each in checkpoints}))
     return checkpoint if checkpoint.startswith(name) else ", ".join(filter(None, [name, checkpoint]))
+
+
+def _values(contents: Iterable[Mapping[str, Any]], name: str) -> str:
+    """Return the values of an option of the cells, each once."""
+    values = dict.fromkeys(str(content[name]).removeprefix("torch.") for content in contents if content.get(name))
+    return " and ".join(values)
 
 
 def _draft(sweep: Sweep) -> str:
