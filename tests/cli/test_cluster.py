@@ -5,10 +5,12 @@ import subprocess
 import sys
 
 import pytest
+from hydra.types import RunMode
 
 from sdbench import runs
 from sdbench.cli import main
 from sdbench.cli.command import LISTED
+from sdbench.cli.compose import Composer
 from sdbench.cli.launch import name_of_job
 from sdbench.cli.plan import _hours
 from sdbench.engines.job import Models
@@ -180,6 +182,16 @@ def test_a_batch_job_gets_the_name_of_its_pair_and_task(tmp_path, monkeypatch, c
         monkeypatch.setenv("SLURM_ARRAY_TASK_ID", "3")
         name_batch_job("sdbench-a-x")
         assert (tmp_path / "told").read_text().split() == ["update", f"JobId={wanted}", "JobName=sdbench-a-x"]
+
+
+@pytest.mark.parametrize("given", ["8", ""])
+def test_the_script_of_a_slurm_job_passes_its_cpus_on_to_srun(given):
+    """By a variable, which is not set where the user gives no number: srun refuses an empty one."""
+    (words,) = Composer().compose(["hydra/launcher=slurm"], mode=RunMode.MULTIRUN).hydra.launcher.setup
+    script = f"{words}\nenv | grep ^SRUN_CPUS_PER_TASK="
+    env = {"PATH": os.environ["PATH"], **({"SLURM_CPUS_PER_TASK": given} if given else {})}
+    done = subprocess.run(["bash", "-c", script], env=env, capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == (f"SRUN_CPUS_PER_TASK={given}\n" if given else "", "")
 
 
 def test_an_answer_to_another_prompt_is_not_taken(words, tmp_path, monkeypatch, capsys, no_figures):
