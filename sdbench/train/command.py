@@ -1,5 +1,6 @@
 """python -m sdbench.train: read the options of a training, pass all others to the runner, report errors as one sentence."""
 
+import errno
 import fcntl
 import re
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from sdbench.config import ConfigError, nearest, show
 from sdbench.hub import HubError
 from sdbench.imports import import_object
+from sdbench.prepare.progress import warn
 from sdbench.subcommand import Compose, Exit, Subcommand
 from sdbench.train.failed_files import FailedFileError
 from sdbench.train.options import OPTIONS, RECIPES, help_of, parse_recipe
@@ -34,6 +36,7 @@ sdbench.train: train a head, a judge, a gate, a draft or a drafter for a pair an
 drafter=medusa names that training too. A training that was interrupted continues when the same command is run again.
 Exit codes: 0 done, 1 a fault, 2 bad configuration, 130 interrupted. docs/learned.md describes each training.
 """
+WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)  # as of network file systems
 TINY = "the tiny pairs are trained from scratch in a checkout of the repository, by python scripts/train_tiny.py"
 
 
@@ -107,7 +110,10 @@ def parse(name: str, argv: Sequence[str]) -> tuple[TrainingRecipe, dict[str, str
 
 @contextmanager
 def lock(out: Path) -> Iterator[None]:
-    """Hold an exclusive lock on `out`; raise ConfigError if another training holds it, or the folder cannot be written to."""
+    """Hold an exclusive lock on `out`; raise ConfigError if another training holds it, or the folder cannot be written to.
+
+    A file system without locks is warned of.
+    """
     path = out.with_name(f".{out.name}.lock")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -119,6 +125,13 @@ def lock(out: Path) -> Iterator[None]:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise ConfigError(f"another training is writing to out={out}: give another out=, or wait") from None
+        except OSError as error:
+            if error.errno not in WITHOUT_LOCKS:
+                raise
+            warn(
+                f"the file system of out={out} has no locks ({error.strerror}), so another training that writes there "
+                "is not noticed: start no second one"
+            )
         try:
             yield
         finally:

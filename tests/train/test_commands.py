@@ -1,6 +1,8 @@
 """What the trainings refuse: one sentence each, before weights are read, and nothing is left behind."""
 
+import errno
 import json
+import os
 import shutil
 
 import pytest
@@ -237,6 +239,24 @@ def test_two_trainings_cannot_write_to_one_folder(tmp_path, capsys):
     with lock(tmp_path / "made"):
         assert main(["ensemble", *PAIR, f"out={tmp_path / 'made'}"]) == 2
     assert "another training is writing to out=" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("number", [errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.EIO])
+def test_a_file_system_without_locks_is_warned_of(number, tmp_path, capsys, monkeypatch):
+    def flock(*_):
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr("fcntl.flock", flock)
+    if number == errno.EIO:
+        with pytest.raises(OSError, match=os.strerror(number)), lock(tmp_path / "made"):
+            pass
+        return
+    with lock(tmp_path / "made"):
+        assert (
+            f"the file system of out={tmp_path / 'made'} has no locks ({os.strerror(number)})"
+            in capsys.readouterr().err
+        )
     assert not list(tmp_path.iterdir())
 
 
