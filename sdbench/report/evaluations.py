@@ -25,7 +25,7 @@ from sdbench.metrics.stats import Estimate, paired_interval
 from sdbench.metrics.text import format_interval
 from sdbench.report.page import render_page
 from sdbench.report.page.tables import Table, column_of
-from sdbench.types import Metric
+from sdbench.types import HARNESS_SHARES, Metric
 
 MISSING = (
     "Evaluations of the harness hold neither the time of the target alone nor every setting under one clock, so no speed-up and no "
@@ -256,10 +256,10 @@ def to_text(frame: pd.DataFrame) -> str:
 
 
 def tables_of_evaluations(frame: pd.DataFrame) -> Sequence[Table]:
-    """Return one table per task and metric. Scores that all lie between 0 and 1 are shown in points of 100."""
+    """Return one table per task and metric. Metrics that are known to be shares are shown in points of 100, others as they are."""
     tables = []
     for (task, name), part in frame.assign(label=labels_of(frame)).groupby(["task", "metric"], sort=False):
-        is_share = part["quality"].between(0, 1).all()
+        is_share = HARNESS_SHARES.search(str(name).partition(",")[0]) and part["quality"].between(0, 1).all()
         metric = Metric(str(name), "share" if is_share else "raw")
         columns = [column_of(part, measure, metric) for measure in SHOWN if part[measure].notna().any()]
         rows = [

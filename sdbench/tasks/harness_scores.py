@@ -8,7 +8,6 @@ aggregations, such as a median.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -16,10 +15,9 @@ from typing import Any
 
 from sdbench.config import ConfigError, nearest, show
 from sdbench.imports import import_object
-from sdbench.types import Metric
+from sdbench.types import HARNESS_SHARES, Metric
 
 UNREAD = "[invalid]"  # the output of the harness's filters for an answer in which they find nothing
-SHARES = re.compile(r"^exact_match|^math_verify$|(^|_)(acc|em)(_|$)|^pass(@|_at_)")  # metrics of the harness on 0-1
 
 Statistics = Callable[[Any], tuple[str, tuple[float, ...]]]  # of an item: `Metric.stats`, and the numbers to be summed
 
@@ -94,7 +92,9 @@ def kind_of(task: Any, name: str, item: Any, bounds: Mapping[str, Sequence[float
     aggregate = task.aggregation().get(metric, mean)  # as the harness does
     best = "high" if task.higher_is_better().get(metric, True) else "low"
     if aggregate is mean and hasattr(item, "__float__"):
-        low, high = bounds.get(name) or bounds.get(metric) or ((0, 1) if SHARES.search(metric) else (None, None))
+        low, high = (
+            bounds.get(name) or bounds.get(metric) or ((0, 1) if HARNESS_SHARES.search(metric) else (None, None))
+        )
         return MetricKind(Metric(name, "share" if (low, high) == (0, 1) else "raw", best, (low, high)))
     if (statistics := statistics_of(aggregate, item)) is None:
         return None

@@ -12,12 +12,13 @@ from sdbench.types.engine import (
     Timing,
     Verdict,
 )
-from sdbench.types.metric import RANGES, Axis, Metric
+from sdbench.types.metric import HARNESS_SHARES, RANGES, Axis, Metric
 from sdbench.types.protocols import DRAFTER_NEEDS, NEEDS, Context, Drafter, DraftSetup, Limits, Verifier, needs_of
 from sdbench.types.task import Example, Message, Prompt, Score
 
 __all__ = [
     "DRAFTER_NEEDS",
+    "HARNESS_SHARES",
     "NEEDS",
     "RANGES",
     "Axis",

@@ -1,10 +1,13 @@
 """Metrics that a task declares, and the knobs of a rule as axes of a curve; both travel with a cell as JSON."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 RANGES: Mapping[str, tuple[Any, Any]] = {"share": (0.0, 1.0), "points": (0.0, 100.0), "raw": (None, None)}
+# Names, without filters, of those metrics of lm-evaluation-harness that lie on 0–1 in every task.
+HARNESS_SHARES = re.compile(r"^exact_match|^math_verify$|(^|_)(acc|em)(_|$)|^pass(@|_at_)")
 
 
 @dataclass(frozen=True, slots=True)

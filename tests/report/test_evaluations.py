@@ -30,6 +30,7 @@ def write_evaluation(
     sample=None,
     quality=None,
     original=1319,
+    metric="exact_match,strict-match",
     **knobs,
 ):
     """One evaluation in the form of lm_eval 0.4.13; `verifier` None: by its own model."""
@@ -37,10 +38,11 @@ def write_evaluation(
     facts = {"target": target, "draft": draft, "checkpoints": {}, "drafter": "model", "verifier": verifier, **knobs}
     facts |= {"num_draft": 5, "is_lossless": verifier == "exact", "tasks": tasks}
     config = {**(config or {}), **({"model": "sdbench", "sdbench": facts} if verifier else {"model": "hf"})}
-    entry = {"alias": "gsm8k", "exact_match,strict-match": sum(scores) / len(scores) if quality is None else quality}
+    name, _, filter_name = metric.partition(",")
+    entry = {"alias": "gsm8k", metric: sum(scores) / len(scores) if quality is None else quality}
     document = {
         **(document or {}),
-        "results": {"gsm8k": {**entry, "exact_match_stderr,strict-match": stderr}},
+        "results": {"gsm8k": {**entry, f"{name}_stderr,{filter_name}": stderr}},
         "n-shot": {"gsm8k": 5},
         "n-samples": {"gsm8k": {"original": original, "effective": len(scores)}},
         "config": {"limit": len(scores), **config, "gen_kwargs": None},
@@ -48,10 +50,7 @@ def write_evaluation(
     }
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"results_{date}.json").write_text(json.dumps(document))
-    lines = [
-        {**(sample or {}), "doc_id": i, "filter": "strict-match", "exact_match": score}
-        for i, score in enumerate(scores)
-    ]
+    lines = [{**(sample or {}), "doc_id": i, "filter": filter_name, name: score} for i, score in enumerate(scores)]
     if has_samples:
         (folder / f"samples_gsm8k_{date}.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
 
@@ -244,6 +243,26 @@ def test_a_score_that_is_not_the_mean_of_its_samples_or_not_finite_has_no_differ
     rows = pd.read_csv(tmp_path / "evaluations.csv").set_index("setting")
     assert rows["difference"].isna().all()
     assert {name for name in rows.index if rows.at[name, "quality"] == quality} == {f"{name} K=5" for name in odd}
+
+
+@pytest.mark.parametrize(
+    ("metric", "shown", "difference"),
+    [
+        ("exact_match,strict-match", "65.0", "−10.0"),
+        ("acc,none", "65.0", "−10.0"),
+        ("bits_per_byte,none", "0.650", "−0.100"),
+    ],
+)
+def test_only_metrics_that_are_known_to_be_shares_are_shown_in_points(tmp_path, metric, shown, difference):
+    """A loss in bits may lie between 0 and 1 too."""
+    write_evaluation(tmp_path, "2026-01-01T00-00-00.1", "exact", [0.5, 1.0], metric=metric)
+    write_evaluation(tmp_path, "2026-01-02T00-00-00.1", "ensemble", [0.3, 1.0], metric=metric)
+    assert report(tmp_path) == Exit.DONE
+    tree = lxml.html.parse(str(tmp_path / "report.html"))
+    cells = [each.text_content().split() for each in tree.xpath("//tbody/tr[last()]/td")]
+    assert [each[0] for each in cells[:2]] == [shown, difference]
+    is_share = metric != "bits_per_byte,none"
+    assert ("points" in tree.xpath("string(//thead)")) == is_share
 
 
 def test_options_of_the_chat_template_name_and_pair_evaluations(tmp_path):

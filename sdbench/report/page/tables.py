@@ -130,7 +130,9 @@ def _value(estimate: Estimate, kind: str, metric: Metric, *, is_signed: bool = F
     _, scale, digits = FORMATS[kind]
     scale = metric.scale if kind == "points" else scale
     is_finer = (kind == "count" and not value.is_integer()) or (kind == "seconds" and abs(scale * value) < 10)
-    written = format_interval(estimate, digits + is_finer, scale=scale, is_signed=is_signed).replace("-", MINUS)
+    is_small = kind == "points" and metric.unit == "raw" and abs(value) < 10  # it may lie between 0 and 1
+    digits += 2 * is_small + is_finer
+    written = format_interval(estimate, digits, scale=scale, is_signed=is_signed).replace("-", MINUS)
     text, _, interval = written.partition(" ")
     return Value(text, interval, value)
 
