@@ -28,8 +28,8 @@ def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLik
     results = [read(folder) for folder in folders_of(folders)]
     home = Path(out)
     home.mkdir(parents=True, exist_ok=True)
-    cells, published = measure_cells(results, **options), read_published()
-    lacking = [gap for exhibit in ALL for gap in missing(exhibit, cells, configs_of(results))]
+    cells, published, configs = measure_cells(results, **options), read_published(), configs_of(results)
+    lacking = [gap for exhibit in ALL for gap in missing(exhibit, cells, configs)]
     texts = {name: text for exhibit in TABLES for name, text in table_files(exhibit, cells, published).items()}
     frame = pd.DataFrame(lacking, columns=list(Missing._fields)).rename(columns={"exhibit": "asked"})
     texts["missing.csv"] = frame.to_csv(index=False)
@@ -39,8 +39,9 @@ def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLik
     for name, text in texts.items():
         (home / name).write_text(text, encoding="utf-8")
     with house_style():
-        drawn = {f"curve_{exhibit.name}": plots.curve(exhibit, cells, published) for exhibit in TABLES}
-        drawn |= {"draft_length": plots.draft_length(cells, published), "seed": plots.seed(cells, published)}
+        drawn = {f"curve_{exhibit.name}": plots.curve(exhibit, cells, published, configs) for exhibit in TABLES}
+        drawn["draft_length"] = plots.draft_length(cells, published, configs)
+        drawn["seed"] = plots.seed(cells, published, configs)
         saved = [path for name in FIGURES for path in save(drawn[name], home, name)]
     return [*(home / name for name in texts), *saved]
 

@@ -185,11 +185,14 @@ def task_of(cells: pd.DataFrame, model: str, task: str) -> str:
 
 
 def command_of(exhibit: Exhibit, model: str, task: str, config: Mapping[str, Any], method: str = "") -> str:
-    """Return what to type to fill a pair and task, all of it or one method; records that exist are not made again."""
+    """Return what to type to fill a pair and task (or several, joined by commas), all of it or one method; records that exist are
+    not made again.
+    """
+    program = ["python", "-m", "sdbench", *(["-m"] if "," in task else [])]
     chosen = [f"method={method}"] if method else []
     if model in exhibit.models:
         words = [f"experiment={exhibit.experiment}", f"model={model}", f"task={task}", *chosen]
-        return shlex.join(["python", "-m", "sdbench", *words])
+        return shlex.join([*program, *words])
     words = [f"model={model}"]
     if not (config_dir() / "model" / f"{model}.yaml").exists():
         roles = config.get("model") or {}
@@ -199,4 +202,4 @@ def command_of(exhibit: Exhibit, model: str, task: str, config: Mapping[str, Any
     words += [f"task={task}", f"temperature={exhibit.temperature:g}", f"num_draft={lengths}", "timing=off", *chosen]
     if method == "transfer" and task.endswith(TINY):
         words.append(f"verifier.head=[{','.join(f'trained:{head}{TINY}' for head in exhibit.heads)}]")
-    return shlex.join(["python", "-m", "sdbench", *words])
+    return shlex.join([*program, *words])

@@ -6,7 +6,7 @@ A panel without records says so and names the command that would fill it. All nu
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pandas as pd
@@ -48,6 +48,8 @@ HEAD_COLOURS = {None: RED, "gsm8k": RED, "cnndm": "#7f2f00"}  # a head's colour,
 MEASURED: str = TEXTS["legends"]["measured"]
 HEIGHT = 1.95
 TITLE_PAD = 9  # points: room for a command below a title
+Configs = Mapping[str, Mapping[str, Any]]  # pair -> its configuration, which names a pair without a file
+WIDTHS = {"panel": 34, "legend": 120}  # characters of a line of a command
 ACROSS = {  # quality is named by the task
     "acceptance": "acceptance, %",
     "block_acceptance": "block acceptance, %",
@@ -56,7 +58,7 @@ ACROSS = {  # quality is named by the task
 }
 
 
-def curve(exhibit: Exhibit, cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
+def curve(exhibit: Exhibit, cells: pd.DataFrame, published: pd.DataFrame, configs: Configs) -> Figure:
     """Draw quality against acceptance, a row a pair and a column a task, published points in their own pair's panel."""
     pairs, cells = pairs_of(exhibit, cells), in_percent(cells)
     figure, axes = panels(len(exhibit.tasks), len(pairs), width=PAGE, height=HEIGHT)
@@ -67,7 +69,7 @@ def curve(exhibit: Exhibit, cells: pd.DataFrame, published: pd.DataFrame) -> Fig
         draw_plane(axis, cells, exhibit, model, task)
         draw_published(axis, table[(table["model"] == model) & (table["task"] == task)], "acceptance", "quality")
         if sweep.empty:
-            write_missing(axis, command_of(exhibit, model, name, {}))
+            write_missing(axis, command_of(exhibit, model, name, configs.get(model, {})))
         axis.set(xlabel="acceptance, %" if model == pairs[-1] else "", ylabel=TITLES[task][1])
         widen(axis, least_x=30)
     text = f"T = {exhibit.temperature:g}, {exhibit.num_drafts[0]} drafted tokens a round. {MEASURED}"
@@ -112,7 +114,7 @@ def draw_plane(axis: Axes, cells: pd.DataFrame, exhibit: Exhibit, model: str, ta
             axis.axhline(float(alone[y]), label=f"{name} alone", **look)  # it accepts nothing: a line across
 
 
-def draft_length(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
+def draft_length(cells: pd.DataFrame, published: pd.DataFrame, configs: Configs) -> Figure:
     """Draw acceptance per examined position and per drafted token, tokens a round and quality against the draft length."""
     pairs, cells = pairs_of(LENGTHS, cells), in_percent(cells)
     measured = {(model, task): measured_lengths(cells, model, task) for model in pairs for task in LENGTHS.tasks}
@@ -126,8 +128,10 @@ def draft_length(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
         row[0].set_title(f"{model}, {task_of(cells, model, task)}", pad=TITLE_PAD)
     logs = draw_logs(rows[-1], published)
     empty = [model for model in pairs if model not in {model for model, _ in measured}]
-    commands = [f"python -m sdbench experiment={LENGTHS.experiment} model={model}" for model in empty]
-    text = [f"T = {LENGTHS.temperature:g}. {MEASURED}", *(f"Not measured: {command}" for command in commands)]
+    tasks = {model: ",".join(task_of(cells, model, task) for task in LENGTHS.tasks) for model in empty}
+    commands = [command_of(LENGTHS, model, tasks[model], configs.get(model, {})) for model in empty]
+    missing = [wrap(f"Not measured: {command}", WIDTHS["legend"]) for command in commands]
+    text = [f"T = {LENGTHS.temperature:g}. {MEASURED}", *missing]
     legend(figure, axes, text, logs)
     return figure
 
@@ -171,7 +175,7 @@ def draw_logs(row: list[Axes], published: pd.DataFrame) -> pd.DataFrame:
     return logs
 
 
-def seed(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
+def seed(cells: pd.DataFrame, published: pd.DataFrame, configs: Configs) -> Figure:
     """Draw CNN/DM at T = 0: acceptance and ROUGE-2 against w, and one against the other, beside what was published."""
     pairs, cells, (task,) = pairs_of(SEED, cells), in_percent(cells), SEED.tasks
     figure, axes = panels(3, len(pairs), width=PAGE, height=HEIGHT)
@@ -196,7 +200,7 @@ def seed(cells: pd.DataFrame, published: pd.DataFrame) -> Figure:
         widen(middle)
         widen(right)
         if sweep.empty:
-            write_missing(left, command_of(SEED, model, name, {}))
+            write_missing(left, command_of(SEED, model, name, configs.get(model, {})))
     text = [f"T = 0, 5 drafted tokens a round. {MEASURED}", TEXTS["legends"]["logits"]]
     legend(figure, axes, text, rows)
     return figure
@@ -210,11 +214,16 @@ def in_percent(cells: pd.DataFrame) -> pd.DataFrame:
 
 def write_missing(axis: Axes, command: str) -> None:
     """Write above a panel what to run to fill it: inside, it would lie on the published points."""
-    lines = ["not measured:", *textwrap.wrap(command, 34, break_long_words=False, break_on_hyphens=False)]
-    axis.set_title(axis.get_title(loc="left"), loc="left", pad=5 + 7.5 * len(lines))
+    written = f"not measured: \\\n {wrap(command, WIDTHS['panel'])}"
+    axis.set_title(axis.get_title(loc="left"), loc="left", pad=5 + 7.5 * (written.count("\n") + 1))
     look: dict[str, Any] = {"va": "bottom", "color": GREY, "size": 6, "family": "DejaVu Sans Mono"}
-    text = axis.text(0, 1.02, " \\\n ".join(lines), transform=axis.transAxes, **look)
+    text = axis.text(0, 1.02, written, transform=axis.transAxes, **look)
     text.set_in_layout(False)  # its room is the title's pad; its width must not shrink the panels
+
+
+def wrap(command: str, width: int) -> str:
+    """Return a command in lines, as a shell reads them."""
+    return " \\\n ".join(textwrap.wrap(command, width, break_long_words=False, break_on_hyphens=False))
 
 
 def draw_row(axis: Axes, cell: pd.Series, x: str, y: str, colour: str, mark: str, name: str) -> None:

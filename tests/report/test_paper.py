@@ -1,5 +1,6 @@
 """The paper's tables and figures: numbers are the records', published ones stand apart, what is missing names its command."""
 
+import shlex
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,8 @@ from scripts.paper import numbers as paper_numbers
 from scripts.paper import plots as paper_plots
 from scripts.paper import tables as paper_tables
 from scripts.paper.numbers import doubtful, read_published
+from sdbench.cli.command import parse
+from sdbench.cli.compose import Composer
 from sdbench.metrics.summary import summarise
 from sdbench.report.figures.style import house_style, save, settle
 from tests.records.synthetic import write_synthetic
@@ -42,10 +45,10 @@ def published():
 
 @pytest.fixture(scope="module")
 def figures(cells, published):
-    made = {f"curve_{asked.name}": paper_plots.curve(asked, cells, published) for asked in paper_cells.TABLES}
+    made = {f"curve_{asked.name}": paper_plots.curve(asked, cells, published, {}) for asked in paper_cells.TABLES}
     return made | {
-        "draft_length": paper_plots.draft_length(cells, published),
-        "seed": paper_plots.seed(cells, published),
+        "draft_length": paper_plots.draft_length(cells, published, {}),
+        "seed": paper_plots.seed(cells, published, {}),
     }
 
 
@@ -179,7 +182,10 @@ def test_every_figure_says_that_their_acceptance_is_not_defined(figures):
 
 def test_the_legend_lies_on_no_panel(cells, published):
     with house_style():
-        for figure in (paper_plots.curve(paper_cells.TABLES[0], cells, published), paper_plots.seed(cells, published)):
+        for figure in (
+            paper_plots.curve(paper_cells.TABLES[0], cells, published, {}),
+            paper_plots.seed(cells, published, {}),
+        ):
             settle(figure)
             (legend,) = figure.legends
             top = legend.get_window_extent().y1
@@ -198,6 +204,31 @@ def test_an_unfilled_panel_names_its_command(figures):
     assert "not measured: python -m sdbench experiment=diversed-table2 model=qwen task=mbpp" in texts
 
 
+def test_the_commands_of_a_pair_without_a_file_name_its_checkpoints_and_can_be_composed(cells, published):
+    few = cells[cells["num_draft"].isin([0, 5]) & (cells["verifier"] != "ensemble")].assign(model="big+small")
+    few = few.assign(task=few["base"])
+    configs = {"big+small": {"model": {"target": "org/big", "draft": "org/small"}}}
+    figures = {
+        "table1": paper_plots.curve(paper_cells.TABLES[0], few, published, configs),
+        "draft_length": paper_plots.draft_length(few, published, configs),
+        "seed": paper_plots.seed(few.assign(base="cnndm", task="cnndm"), published, configs),
+    }
+    composer = Composer()
+    for name, figure in figures.items():
+        texts = [text.get_text() for axis in figure.axes for text in axis.texts]
+        texts += [legend.get_title().get_text() for legend in figure.legends]
+        joined = "\n".join(texts).replace(" \\\n ", " ")
+        commands = [line for line in joined.splitlines() if "model.target=" in line]
+        assert commands, name
+        runs = []
+        for line in commands:
+            command = parse(shlex.split(line.partition(": python -m sdbench ")[2]))
+            runs += [composer.run(job) for job in composer.jobs(command)]
+        assert {(run.model.target, run.model.draft) for run in runs} == {("org/big", "org/small")}
+        wanted = {"seed": {"cnndm"}}.get(name, {"gsm8k", "xsum", "mbpp"})
+        assert {run.task.name for run in runs} == wanted
+
+
 @pytest.mark.slow
 def test_the_same_records_give_the_same_files(folder, tmp_path, capsys):
     home, again = tmp_path / "figures", tmp_path / "again"
@@ -207,7 +238,7 @@ def test_the_same_records_give_the_same_files(folder, tmp_path, capsys):
     assert {f"{name}.{kind}" for name in paper.FIGURES for kind in FORMATS} < {path.name for path in named}
     cells = paper_numbers.measure_cells([sdbench.read(folder)])
     with house_style():
-        save(paper_plots.seed(cells, read_published()), again, "seed")
+        save(paper_plots.seed(cells, read_published(), {}), again, "seed")
     for asked in paper_cells.TABLES:
         for name, text in paper.table_files(asked, cells, read_published()).items():
             (again / name).write_text(text, encoding="utf-8")

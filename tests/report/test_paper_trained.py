@@ -129,7 +129,7 @@ def test_a_finetuned_draft_is_held_against_the_lossless_rule_with_the_pair_s_own
 
 
 def test_figures_mark_what_was_trained(cells):
-    figure = paper_plots.curve(TABLE1, cells, read_published())
+    figure = paper_plots.curve(TABLE1, cells, read_published(), {})
     names = {line.get_label(): line.get_marker() for line in figure.axes[0].get_lines()}
     assert names["learned head"] == "*"
     assert names["lossless, finetuned draft"] == "s"
