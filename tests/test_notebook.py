@@ -1,13 +1,18 @@
 """The notebook runs from its first cell to its last, on made-up records (quick) and on those it makes itself (slow)."""
 
+import math
 import os
 import re
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import nbformat
+import pandas as pd
 import pytest
 from nbclient import NotebookClient
 
+from sdbench.report.figures import DRAW
 from tests.records.synthetic import write_synthetic
 
 PATH = Path(__file__).parents[1] / "notebooks" / "explore.ipynb"
@@ -62,6 +67,39 @@ def test_a_greedy_folder_without_an_ensemble_shows_what_it_has(tmp_path):
         assert f"The figure {name} is left out: these records do not have what it shows.\n" in printed
     assert not any(output.get("data", {}).get("text/plain") == "None" for output in cells)
     assert sum("image/png" in output.get("data", {}) for output in cells) == 2
+
+
+def code_of(number):
+    """The source of a cell that runs code, without the commands of IPython."""
+    cells = [cell.source for cell in nbformat.read(PATH, as_version=4).cells if cell.cell_type == "code"]
+    return re.sub(r"^%.*$", "", cells[number], flags=re.MULTILINE)
+
+
+@pytest.mark.parametrize(("origins", "printed"), [([0, 1, 2, 3], " a[ b]( c)< d>"), (None, " a b c d")], ids=str)
+def test_an_answer_is_printed_with_sure_drafts_and_without_known_origins(origins, printed, monkeypatch, capsys):
+    """The rule `sure` keeps drafts unjudged; a server may not report which tokens were drafted."""
+    cells = pd.DataFrame({"cell": ["c"], "num_draft": [5], "verifier": ["sure"], "w": [math.nan], "model": ["m"]})
+    tokens = pd.DataFrame({"cell": ["c"], "ids": [[0, 1, 2, 3]], "origin": [origins]})
+    results = SimpleNamespace(
+        cells=cells, tokens=tokens, generations=tokens, vocabulary={"m": [" a", " b", " c", " d"]}
+    )
+    monkeypatch.setenv("SDBENCH_FOLDER", "anywhere")
+    monkeypatch.setattr("sdbench.read", lambda folder: results)
+    exec(code_of(0), {})
+    assert capsys.readouterr().out == f"1 cells, 1 generations; one answer of sure:\n{printed}\n"
+
+
+def test_every_figure_that_is_left_out_is_named(capsys):
+    definition = re.search(r"^def show\(.*?(?=^\S)", code_of(1), re.MULTILINE | re.DOTALL)
+    assert definition is not None
+    drawn = SimpleNamespace(DRAW=dict.fromkeys(DRAW, lambda sweep: None))
+    names = {"figures": drawn, "house_style": nullcontext, "sweep": None}
+    exec(definition[0], names)
+    shown = re.findall(r"^show\((.*)\)", "\n".join(map(code_of, range(5))), re.MULTILINE)
+    assert len(shown) == 5
+    for name in shown:
+        eval(f"show({name})", names)
+        assert f"The figure {name.strip(chr(34))} is left out" in capsys.readouterr().out
 
 
 @pytest.mark.long  # its quick stand-in is above
