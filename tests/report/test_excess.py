@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import lxml.html
 import pandas as pd
+import pytest
 
 from sdbench.metrics.export import _test
 from sdbench.metrics.recommend import Recommendation, decide
@@ -24,8 +25,11 @@ REFUSED = Comparison(
 )
 
 
-def recommendation(test):
-    weighed = Weighed("m", "t", "m on t", Metric("strict", "share"), ((test,),), names={"a": "ensemble w=0.5 K=5"})
+STRICT = Metric("strict", "share")
+
+
+def recommendation(test, metric=STRICT):
+    weighed = Weighed("m", "t", "m on t", metric, ((test,),), names={"a": "ensemble w=0.5 K=5"})
     return Recommendation((decide(weighed, 5.0),), (weighed,))
 
 
@@ -57,6 +61,37 @@ def test_the_page_names_every_kind_that_exceeds_lossless_and_shows_the_largest(m
     assert [cell.text_content() for cell in row.xpath("td")][:3] == ["−1.0", "−2.0", "+8.0"]
     assert row.xpath("td[3]/@title") == [CUT]
     assert "✗ no" in row.text_content()
+
+
+@pytest.mark.parametrize(
+    ("best", "tested", "compared"),
+    [
+        (
+            "low",
+            "All numbers are points of ter, of which less is better: a positive difference is a gain.",
+            "Each example’s ter minus that of lossless, in points, with the opposite sign, since less is better: "
+            "positive is a gain. Of the examples that score worse: 3 looping.",
+        ),
+        (
+            "high",
+            "All numbers are points of ter.",
+            "Each example’s ter minus that of lossless, in points. Of the examples that score worse: 3 looping.",
+        ),
+    ],
+)
+def test_the_page_says_that_a_positive_difference_is_a_gain_where_less_is_better(best, tested, compared, monkeypatch):
+    advice = recommendation(REFUSED, Metric("ter", "raw", best, (0, 100)))
+    sweep = SimpleNamespace(title="m on t", cells=pd.DataFrame({"label": ["ensemble w=0.5 K=5"]}, index=["a"]))
+    sweep.batch_size = None
+    monkeypatch.setattr(verdicts, "plane_of", lambda *_: None)
+    monkeypatch.setattr(verdicts, "losses_of", lambda *_: verdicts.LossDetail("w=0.5", [], [], "3 looping"))
+    card = verdicts.card_of(verdicts.Advised(sweep, advice.advices[0], advice.weighed[0]), 0, [sweep])
+    page = ENVIRONMENT.get_template("parts.html.j2").make_module().answer(card, False)
+    texts = [
+        " ".join(each.text_content().split()) for each in lxml.html.fragment_fromstring(str(page)).xpath("//details/p")
+    ]
+    assert any(text.endswith(tested) for text in texts)
+    assert compared in texts
 
 
 def shown_at(decisions, margin):

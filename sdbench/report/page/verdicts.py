@@ -99,6 +99,7 @@ def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, 
         "losses": None if nearest is None else losses_of(sweep, nearest),
         "group": [each is sweep for each in sweeps].index(True),
         "metric": weighed.metric.name,
+        "is_less_better": weighed.metric.best == "low",  # every difference is negative where quality is lost
         "margin": margin,
         "most": round(max(depth, 1.5 * margin), 1) if is_live else 0.0,
         "margin_at": _percent(-margin, span) if is_live else 0.0,
@@ -243,7 +244,7 @@ def kinds_of(sweep: Sweep, key: str, lost: pd.Series) -> pd.Series:
     loops = degenerate(sweep.results)[["cell", "example", "sample", "is_loop"]]
     rows = rows.merge(loops, on=["cell", "example", "sample"], how="left")
     raised = rows.groupby("example")[[name for name in FAILURE_KINDS if name in rows]].any().reindex(lost.index)
-    other = "wrong result" if sweep.metric.unit == "share" else "lower score"
+    other = "wrong result" if sweep.metric.unit == "share" else "worse score"
     kinds = [
         next((FAILURE_KINDS[name] for name in raised if flags[name]), other) for flags in raised.to_dict("records")
     ]
