@@ -394,6 +394,20 @@ def test_a_margin_may_differ_by_task_and_an_experiment_may_say_it(tmp_path):
     assert margin("experiment=margins", "margin=3") == 3
 
 
+@pytest.mark.parametrize(
+    "words", [("task.bounds={rouge1: [0, 1], 4096: [0, 1]}",), ("task.bounds.rouge1=[0,1]", "task.bounds.4096=[0,1]")]
+)
+def test_bounds_of_metrics_may_be_given_as_docs_lm_eval_says(composer, words):
+    run = composer.run(composer.jobs(Command(("task=lm-eval:gsm8k", *words)))[0])
+    bounds = {str(name): list(ends) for name, ends in run.task.options["bounds"].items()}
+    assert bounds == {"rouge1": [0, 1], "4096": [0, 1]}
+
+
+def test_a_mapping_whose_file_leaves_its_keys_open_may_be_given_as_a_whole(composer):
+    options = composer.run(composer.jobs(Command(("model.chat_options={strict: true}",)))[0]).model.chat_options
+    assert options == {"strict": True}
+
+
 COMBINED = {
     ("verifier=exact", "w=0.5"): "verifier=exact takes no w",
     ("temperature=0", "samples=2"): "samples=2 at temperature=0",

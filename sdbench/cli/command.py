@@ -17,8 +17,10 @@ CLASS_GROUPS = (
 LISTS = ("verifier", "drafter")  # groups of which a run may have several: GROUP=[A,B]
 OPEN = (
     "model.chat_options.",
+    "task.bounds.",
     *(f"engine.{name}." for name in ("args", "speculative", "env", "request", "urls", "headers")),
 )
+MAPPINGS = ("margin={", *(f"{prefix[:-1]}={{" for prefix in OPEN))  # values whose keys are in no file
 FLAGS = {
     "-h": "help",
     "--help": "help",
@@ -99,10 +101,10 @@ def expand(words: Sequence[str]) -> list[str]:
             file, member = member_options(word.removeprefix("task="))
             expanded += [f"task={file}", *(f"task.{key}='{value}'" for key, value in member.items())]
         else:
-            # Keys that no file has at their place: knobs (under `knobs:`), draft lengths, open groups, the tasks of a margin.
+            # Keys that no file has at their place: knobs (under `knobs:`), draft lengths, open groups (also as a whole), tasks of a margin.
             key = key_of(word)
             is_length = key.startswith("drafter.") and key.rpartition(".")[2].startswith("length")
-            is_new = is_length or key.startswith(prefixes) or word.startswith("margin={")
+            is_new = is_length or key.startswith(prefixes) or word.startswith(MAPPINGS)
             expanded.append(f"++{word.lstrip('+')}" if is_new else word)
     return expanded
 
