@@ -102,7 +102,7 @@ BEFORE = {
 
 
 def row_of(folder: Path) -> list[str]:
-    """Return the row of a task in README.md's table."""
+    """Return the row of a task in README.md's table; times are of its latency part where that has the setting."""
     summary, decisions = pd.read_csv(folder / "summary.csv"), pd.read_csv(folder / "decisions.csv")
     points = 100 if summary["quality"].max() <= 1 else 1
     is_weight = (summary["verifier"] == "ensemble") & (summary["w"] == 0.7)
@@ -121,7 +121,7 @@ def row_of(folder: Path) -> list[str]:
         if pd.isna(row.get("setting")):
             answers.append("none shown to be safe")
             continue
-        sooner = format_interval(estimate_of(row, "sooner"), 2) or latencies.get(row["setting"])
+        sooner = latencies.get(row["setting"]) or format_interval(estimate_of(row, "sooner"), 2)
         time = f"an answer {sooner} × sooner" if sooner else "not timed"
         answers.append(f"{row['setting']}: {row['change']:+.1f} (at worst {row['worst']:.1f}), {time}")
     return [RealFolder.of(folder.name).title, str(int(summary["n"].max())), *shown, *answers]
