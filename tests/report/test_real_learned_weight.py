@@ -61,21 +61,18 @@ def summary_and_rows(folder: str) -> tuple[pd.DataFrame, Rows]:
 def test_at_temperature_1_it_beats_one_number_in_bleu_as_the_readme_says():
     summary, rows = summary_and_rows("wmt-T1-learned")
     number = ("ensemble", 0.5)
-    for setting, words in (
-        (("diversed", 0.0), "It scores {} points of BLEU [{}, {}]"),
-        (("diversed", -3.0), "{} more of BLEU than w = 0.5 [{}, {}]"),
-    ):
-        more = difference(rows(setting), rows(number), BLEU)
-        assert more.low > 0
-        assert words.format(*(f"{x:.1f}" for x in (more.value, more.low, more.high))) in prose()
-        assert f"emits {summary.loc[setting, 'tokens_per_round']:.2f}" in prose()
-    over_lossless = summary.loc[("diversed", 0.0), ["difference", "difference_low", "difference_high"]].astype(float)
-    assert "{:.1f} more of BLEU [{:.1f}, {:.1f}]".format(*over_lossless).replace("-", "−") in prose()
     metrics = pd.read_csv(COMMITTED / "wmt-T1-learned/metrics.csv").set_index(["cell", "metric"])["value"]
     names, lossless = summary["cell"].to_dict(), summary["cell"].xs("lossless").iloc[0]
     chrf = {name: metrics[names[name], "chrf2"] for name in (("diversed", 0.0), ("diversed", -3.0), number)}
-    assert f"{chrf['diversed', 0.0] - chrf[number]:.1f} of chrF [" in prose()
-    assert f"{chrf['diversed', -3.0] - chrf[number]:.1f} more of chrF [" in prose()
+    assert f"| w = 0.5 | {summary.loc[number, 'tokens_per_round']:.2f} | – | – |" in prose()
+    for setting, words in ((("diversed", 0.0), "the head, offset 0"), (("diversed", -3.0), "the head, offset −3")):
+        more = difference(rows(setting), rows(number), BLEU)
+        assert more.low > 0
+        tokens = summary.loc[setting, "tokens_per_round"]
+        shown = f"| {words} | {tokens:.2f} | {format_interval(more, 1)} | {chrf[setting] - chrf[number]:.1f} ["
+        assert shown in prose()
+    over_lossless = summary.loc[("diversed", 0.0), ["difference", "difference_low", "difference_high"]].astype(float)
+    assert "{:.1f} points more of BLEU [{:.1f}, {:.1f}]".format(*over_lossless).replace("-", "−") in prose()
     assert f"{metrics[lossless, 'chrf2'] - chrf['diversed', 0.0]:.1f} less of chrF [" in prose()
 
 

@@ -372,7 +372,15 @@ def test_without_packing_too_answers_of_lossless_decoding_come_sooner_than_those
     )
     for text in (prose(), (COMMITTED.parent / "README.md").read_text()):
         assert "1.05 [1.02, 1.08] times as soon" in text
-    tokens = [pd.read_csv(folder / "times.csv").groupby("verifier")["tokens"].mean().round() for folder in folders]
+    times = [pd.read_csv(folder / "times.csv") for folder in folders]
+    seconds = sum(
+        table[table["num_draft"] == k].groupby("verifier")["seconds"].sum()
+        for table, k in zip(times, (5, 1), strict=True)
+    )
+    lossless, assisted = seconds["lossless"], seconds["assisted"]
+    assert f"{lossless:.1f} seconds losslessly and {assisted:.1f} with assisted generation" in prose()
+    assert f"lossless ones come {assisted / lossless:.3f} times as soon" in prose()
+    tokens = [table.groupby("verifier")["tokens"].mean().round() for table in times]
     assert [(x["target"], x["assisted"]) for x in tokens] == [(50, 50), (17, 17)]
 
 
@@ -390,6 +398,43 @@ def test_relaxing_the_plan_alone_gains_and_loses_what_the_readme_says():
     assert f"at {lossless:.2f} tokens a round" in prose()
     assert f"emits {everywhere:.2f} and loses {a} points [{b}, {c}]" in prose()
     assert f"{within:.2f} for {d} [{e}, {f}]" in prose()
+
+
+@pytest.mark.results
+def test_what_w_costs_with_a_pruned_target_stands_beside_what_it_costs_with_copies():
+    table = pd.read_csv(COMMITTED / "humaneval-drafters/summary.csv").set_index(["verifier", "drafter"])
+    lossless, lenient = table.loc[("lossless", "pruned")], table.loc[("ensemble", "pruned")]
+    assert lenient["tokens_per_round"] - lossless["tokens_per_round"] < 0.02
+    loss = "{:.1f} points [{:.1f}, {:.1f}]".format(
+        *(-100 * lenient[f"difference{end}"] for end in ("", "_high", "_low"))
+    )
+    assert f"pruned emits {lenient['tokens_per_round']:.2f} (the intervals overlap), no more than losslessly" in prose()
+    assert f"and loses {loss}" in prose()
+    assert (
+        f"a pruned target gains nothing and loses {loss.replace(' points', '')}"
+        in (COMMITTED.parent / "README.md").read_text()
+    )
+
+
+@pytest.mark.results
+def test_the_first_tokens_of_translation_come_when_the_readme_says():
+    table = pd.read_csv(COMMITTED / "wmt-latency/summary.csv").query("num_draft < 2").set_index("verifier")
+    medians = table.loc[["lossless", "assisted", "generate"], "first_token_s"]
+    shown = (f"{seconds:.2f}".lstrip("0") for seconds in medians)
+    words = "after {} seconds, with assisted generation after {} and with `generate` after {} (medians)"
+    assert words.format(*shown) in prose()
+
+
+@pytest.mark.results
+def test_speeds_of_translation_in_the_list_of_results_are_those_of_the_latency_pass():
+    table = pd.read_csv(COMMITTED / "wmt-latency/summary.csv").set_index("num_draft")
+    lossless, weights = table[table["verifier"] == "lossless"], table[table["w"] == 0.5]
+    text = (COMMITTED.parent / "README.md").read_text().partition("On translation only with one or two")[2]
+    row = text.partition("|")[0].replace("w = 0.5 ", "")
+    for num_draft in (1, 2, 5):
+        lenient = [weights.loc[num_draft, f"speedup{end}"] for end in ("", "_low", "_high")]
+        numbers = [f"{speed:.2f}".removeprefix("0") for speed in (lossless.loc[num_draft, "speedup"], *lenient)]
+        assert "{} and {} [{}, {}]".format(*numbers) in row
 
 
 @pytest.mark.results
