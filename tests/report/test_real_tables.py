@@ -13,6 +13,7 @@ import sdbench
 from scripts import real_readme, real_tables
 from scripts.real_parts import PAIR, TIMED, RealFolder, divide, own_draft
 from scripts.real_readme import HEADINGS, latencies_of
+from sdbench.metrics.stats import rates_interval
 from sdbench.records import Store
 from tests.records.synthetic import write_synthetic
 
@@ -414,6 +415,16 @@ def test_what_w_costs_with_a_pruned_target_stands_beside_what_it_costs_with_copi
         f"a pruned target gains nothing and loses {loss.replace(' points', '')}"
         in (COMMITTED.parent / "README.md").read_text()
     )
+
+
+@pytest.mark.results
+@pytest.mark.parametrize("folder", ["humaneval-assisted", "humaneval-packed"])
+def test_the_guide_compares_with_assisted_generation_as_the_times_do(folder):
+    times = pd.read_csv(COMMITTED / folder / "times.csv").query("num_draft == 5 and verifier != 'ensemble'")
+    seconds = times.pivot_table(index="example", columns="verifier", values="seconds")
+    ratio = rates_interval(seconds[["assisted", "lossless"]].to_numpy(), (1, -1))
+    value, low, high = (f"{number:.2f}".removeprefix("0") for number in (ratio.value, ratio.low, ratio.high))
+    assert f"{value} [{low}, {high}] times as fast" in (COMMITTED.parents[1] / "docs/guide.md").read_text()
 
 
 @pytest.mark.results
