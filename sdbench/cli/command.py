@@ -101,7 +101,7 @@ def expand(words: Sequence[str]) -> list[str]:
             file, member = member_options(word.removeprefix("task="))
             expanded += [f"task={file}", *(f"task.{key}='{value}'" for key, value in member.items())]
         else:
-            # Keys that no file has at their place: knobs (under `knobs:`), draft lengths, open groups (also as a whole), tasks of a margin.
+            # Keys that no file has at their place: knobs (under `knobs:`), draft lengths, open groups, the tasks of a margin.
             key = key_of(word)
             is_length = key.startswith("drafter.") and key.rpartition(".")[2].startswith("length")
             is_new = is_length or key.startswith(prefixes) or word.startswith(MAPPINGS)
