@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sdbench import __version__
 from sdbench.config import Run
-from sdbench.files import digest_of
+from sdbench.files import digest_of, write_whole
 from sdbench.passes.table import names_of_cells, print_table
 from sdbench.passes.track import track
 from sdbench.records import Results
@@ -28,7 +28,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str], config:
     content = _content(run)  # before the records are read: what another job adds from here on is not on this page
     outcome, cells = worked_out([run.folder], margin=run.margin), [point.cell for point in points]
     results, frame, summary = outcome.results[0], outcome.summaries[0], run.folder / "summary.csv"
-    frame.to_csv(summary, index=False)
+    write_whole(summary, frame.to_csv(index=False))  # whole: jobs that share a folder may end together
     print_table(run, cells, frame)
     advice = outcome.advice[0].text
     print(advice)
@@ -42,7 +42,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str], config:
     page = run.folder / "report.html"
     if run.report and not is_drawn(run, content):
         page = write(outcome).page
-        (run.folder / DRAWN).write_text(content)
+        write_whole(run.folder / DRAWN, content)
     has_page = is_drawn(run, content)
     figures = sorted((run.folder / "figures").glob("pareto*.png"))[:1] if has_page else []
     for name, path in (

@@ -10,7 +10,7 @@ import pytest
 from sdbench.config import Component
 from sdbench.passes import finish
 from sdbench.records import Store, TimingRecord, read
-from sdbench.report.build import build
+from sdbench.report.build import DRAWN, build
 from sdbench.report.command import COMMAND
 from sdbench.subcommand import Exit
 from tests.records.synthetic import cell, sweep, write_synthetic
@@ -52,6 +52,25 @@ def test_a_tracker_gets_the_configuration_of_the_run_that_sends(tmp_path):
     finish.finish(run, [], {}, {"n": 2})
     assert Seen.config == {"n": 2}
     assert set(Seen.sweeps) == set(read(folder).cells["cell"])
+
+
+def test_jobs_that_end_together_replace_summary_and_note_whole(tmp_path, monkeypatch):
+    folder = write_synthetic(tmp_path / "home", n=2, ws=(0.3,), timing_examples=0)
+    page = folder / "report.html"
+    page.write_text("")
+    names: Any = SimpleNamespace(name="llama-tiny")
+    options = {"margin": 5.0, "temperature": 1.0, "seed": 0, "report": True, "timing": None, "tracker": None}
+    run: Any = SimpleNamespace(folder=folder, model=names, task=names, **options)
+    monkeypatch.setattr("sdbench.report.write", lambda outcome: SimpleNamespace(page=page))
+    held = {name: folder / name for name in ("summary.csv", DRAWN)}
+    for path in held.values():
+        path.write_text("of another job")
+    readers = {name: path.open() for name, path in held.items()}
+    finish.finish(run, [], {}, {})
+    for name, reader in readers.items():
+        with reader:
+            assert reader.read() == "of another job", f"{name} changed while it was open"
+        assert held[name].read_text() != "of another job"
 
 
 @pytest.mark.slow
