@@ -149,9 +149,13 @@ def difference(a: Rows, b: Rows, metric: Metric, **options: float) -> Estimate:
 
 
 def shared_rows(a: Rows, b: Rows) -> tuple[Array, Array]:
-    """Return the values of the examples that both have, in the same order."""
+    """Return the values of the examples that both have, in the same order; without those whose statistics are all 0, such as those
+    of another kind of question.
+    """
     both = a.index.intersection(b.index)
-    return a.loc[both].to_numpy(dtype=np.float64), b.loc[both].to_numpy(dtype=np.float64)
+    first, second = a.loc[both].to_numpy(dtype=np.float64), b.loc[both].to_numpy(dtype=np.float64)
+    is_counted = np.ones(len(both), dtype=bool) if first.ndim == 1 else first.any(1) | second.any(1)
+    return first[is_counted], second[is_counted]
 
 
 def is_pass_fail(first: Array, second: Array, metric: Metric) -> bool:

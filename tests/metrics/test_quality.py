@@ -166,6 +166,12 @@ def test_examples_without_statistics_do_not_show_what_others_may_score():
     rows = pd.DataFrame(np.repeat([[1.0, 1.0], [0.0, 0.0]], [60, 140], axis=0))
     estimate = quality.quality(rows, kind, resamples=500)
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx((1, 1 - hidden_share(60), 1))
+    assert estimate.n == 60
+    other = rows.copy()
+    other.iloc[7, 0] = 0.0  # one answer is wrong
+    change = quality.difference(other, rows, kind, resamples=500)
+    assert (change.value, change.n) == (pytest.approx(-1 / 60), 60)
+    assert [len(values) for values in quality.shared_rows(other, rows)] == [60, 60]
     single = quality.quality(rows.iloc[59:], kind, resamples=500)
-    assert single.value == 1
+    assert (single.value, single.n) == (1, 1)
     assert np.isnan([single.low, single.high]).all()

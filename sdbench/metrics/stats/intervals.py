@@ -192,29 +192,28 @@ def statistic_interval(
     """Return a smooth function of summed statistics rows [n,S] (corpus BLEU, …): BCa; bounds are those of the function.
 
     Where few examples matter, conservative limits of the mean of its jackknife pseudo-values are used. Examples whose statistics
-    are all 0, such as those of another kind of question, are not counted there: they do not show what others may score.
+    are all 0, such as those of another kind of question, are not counted, nor in n: they do not show what others may score.
     """
     check_level(level)
-    n = len(rows)
-    if n == 0:
+    if len(rows) == 0:
         return Estimate(NAN, NAN, NAN, 0)
+    is_counted = rows.any(1)
+    n = int(is_counted.sum())
     total = rows.sum(0, keepdims=True)
     value = float(statistic(total)[0])
     if n < 2:
         return Estimate(value, NAN, NAN, n)
     left_out = statistic(total - rows)
-    counted = left_out[rows.any(1)]
-    if len(counted) < 2:
-        return Estimate(value, NAN, NAN, n)
+    counted = left_out[is_counted]
 
     def dense() -> Ends:
         draws = statistic(bootstrap_sums(rows, resamples=resamples, seed=seed))
         return _bca_limits(value, draws, left_out, level=level)
 
     # Centred on the value: the jackknife's correction of bias is not part of the reported estimate.
-    influence = (len(counted) - 1) * (counted.mean() - counted)
+    influence = (n - 1) * (counted.mean() - counted)
     is_constant = np.abs(influence).max() <= 1e-9 * max(1.0, abs(value))
-    values = value + (np.zeros(len(counted)) if is_constant else influence)
+    values = value + (np.zeros(n) if is_constant else influence)
     low, high = mix_ends(values[:, None], dense, check_bounds(np.array([value]), bounds), level=level)
     return Estimate(value, float(low[0]), float(high[0]), n)
 
