@@ -22,4 +22,5 @@ def spread_names(names: Iterable[str]) -> list[str]:
 def estimate_of(row: Mapping[Any, Any], name: str) -> Estimate:
     """Return the estimate that `spread` wrote into a row; NaN for what is missing."""
     value, low, high = (NAN if row.get(column) is None else float(row[column]) for column in spread_names((name,)))
-    return Estimate(value, low, high, 0 if row.get("n", NAN) != row.get("n", NAN) else int(row["n"]))
+    n = row.get(f"{name}_n", row.get("n", NAN))  # a difference has a number of its own
+    return Estimate(value, low, high, 0 if n is None or n != n else int(n))

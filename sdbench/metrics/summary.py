@@ -20,9 +20,10 @@ LEADING = [*LABELS, "n"]
 FLAGS = ("is_truncated", "is_empty", "is_extraction_failed", "is_prompt_cut")
 RATES_OF_FLAGS = tuple(f"{flag.removeprefix('is_')}_rate" for flag in FLAGS)
 SECONDS = (*speed.FIRST_TOKEN, "round_p50_s", "round_p90_s", "round_p99_s", "draft_s", "verify_s", "rest_s", "split_s")
+PAIRED = ("difference", "difference_from_target")
 WITH_INTERVALS = (
     *acceptance.RATES,
-    *("quality", "difference", "difference_from_target"),
+    *("quality", *PAIRED),
     *("tokens_per_s", "speedup", "speedup_median", "speedup_over_lossless", "speedup_end_to_end", "speedup_modelled"),
     "time_ratio",
     *(*SECONDS, "mean_tokens", "repeated_4grams", "loop_rate", *RATES_OF_FLAGS),
@@ -30,7 +31,7 @@ WITH_INTERVALS = (
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
 # Of a cell with texts whose rounds the server did not report: the last is the number of texts that the others rest on.
 POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from", "pooled_texts")
-COUNTS = ("num_generations", "num_timed", "num_split")
+COUNTS = ("num_generations", *(f"{name}_n" for name in PAIRED), "num_timed", "num_split")
 PLAIN = (*POOLED, "metric", "protocol", *VARIED, "is_lossless", *TESTS, *COUNTS, "knobs", "also", "cell")
 
 
@@ -140,11 +141,12 @@ def _counts_and_rates(part: pd.DataFrame, law: str, calls: pd.DataFrame, options
 def _quality_columns(key: str, cells: pd.DataFrame, rows: dict[str, Any], options: dict[str, Any]) -> dict[str, Any]:
     metric = metric_of(cells, key)
     row = spread("quality", quality.quality(rows[key], metric, **options))
-    for name, verifier in (("difference", "lossless"), ("difference_from_target", "target")):
+    for name, verifier in zip(PAIRED, ("lossless", "target"), strict=True):
         base = reference(cells, key, verifier)
         if base is None or base == key or base not in rows or not len(quality.shared_rows(rows[key], rows[base])[0]):
             continue
-        row |= spread(name, quality.difference(rows[key], rows[base], metric, **options))
+        change = quality.difference(rows[key], rows[base], metric, **options)
+        row |= spread(name, change) | {f"{name}_n": change.n}  # the other cell may have fewer examples
         end = name.removeprefix("difference")
         pair = [quality.influence(values, metric) for values in quality.shared_rows(rows[key], rows[base])]
         row[f"detectable{end}"] = detectable(*pair)

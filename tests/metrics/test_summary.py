@@ -1,12 +1,14 @@
 """The summary is the records' sums and nothing else; empty is not measured."""
 
 import math
+from copy import copy
 
 import numpy as np
 import pandas as pd
 import pytest
 
 from sdbench.metrics import acceptance, speed, theory
+from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.divergence import greedy_reference
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.theory import has_law
@@ -80,6 +82,25 @@ def test_holm_never_makes_a_p_value_smaller(summary):
         assert (tested[f"detectable{end}"] > 0).all()
         assert summary.loc[summary["is_lossless"], f"p_holm{end}"].isna().all()
     assert not tested["verifier"].isin(["target", "draft", "lossless", "generate"]).any()
+
+
+def test_a_difference_has_the_number_of_examples_that_both_settings_have(results):
+    fewer = copy(results)
+    frame = results.generations
+    numbers = frame["example"].astype(int)
+    is_left_out = ((frame["verifier"] == "lossless") & (numbers >= 20)) | (
+        (frame["verifier"] == "target") & (numbers >= 30)
+    )
+    fewer.__dict__["generations"] = frame[~is_left_out]
+    table = summarise(fewer, resamples=100)
+    lenient = table[table["verifier"] == "ensemble"]
+    assert set(lenient["n"]) == {60}
+    assert set(lenient["difference_n"]) == {20}
+    assert set(lenient["difference_from_target_n"]) == {30}
+    assert estimate_of(lenient.iloc[0].to_dict(), "difference").n == 20
+    lossless = table[table["verifier"] == "lossless"]
+    assert lossless["difference_n"].isna().all()
+    assert set(lossless["difference_from_target_n"]) == {20}
 
 
 @pytest.mark.slow
