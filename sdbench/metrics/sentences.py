@@ -116,7 +116,8 @@ def too_slow(
         gain = sweep.gains[later[0].cell]
         times = {"lossless": gain.sooner, "the target alone": gain.sooner_target}
         known = ", ".join(f"{ratio_text(time)} than from {name}" for name, time in times.items() if time)
-        reason = f"{sweep.names[later[0].cell]} does in tokens a second, but that an answer comes sooner is not proven ({known})"
+        faster = f"{sweep.names[later[0].cell]} does in tokens a second"
+        reason = f"{faster}, but that {answer_text(sweep)} comes sooner is not proven ({known})"
     else:
         nearest = max(over, key=lambda key: over[key].low)
         setting, reason = "setting", f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}"
@@ -124,13 +125,28 @@ def too_slow(
 
 
 def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) -> str:
-    """Return the gain over lossless: in tokens per second, in the time of an answer, and the number of texts."""
-    sooner = f"an answer {ratio_text(gain.sooner)} sooner" if gain.sooner else ""
+    """Return the gain over lossless: in tokens per second, in the time of an answer, and what was timed."""
+    sooner = f"{answer_text(sweep)} {ratio_text(gain.sooner)} sooner" if gain.sooner else ""
     if is_short:
         return ", ".join(filter(None, [ratio_text(gain.over_lossless), sooner]))
     length = f", {length_text(sweep.lengths[cell])}" if cell in sweep.lengths else ""
     over = f"{ratio_text(gain.over_lossless)} over {sweep.names[gain.best]}"
-    return f"{over}, {sooner}{length} ({gain.over_lossless.n} texts at batch {sweep.batch_size})" if sooner else over
+    return f"{over}, {sooner}{length} ({timed_text(gain.over_lossless.n, sweep.batch_size)})" if sooner else over
+
+
+def answer_text(sweep: Weighed) -> str:
+    """Return what one time of an answer is of: texts that are timed together end together."""
+    return "an answer" if sweep.batch_size == 1 else "a batch of answers"
+
+
+def timed_text(n: int, batch_size: int) -> str:
+    """Return what n units of a latency pass are, such as 8 texts at batch 1, or 2 batches of 4."""
+    return f"{n} texts at batch 1" if batch_size == 1 else batches_text(n, batch_size)
+
+
+def batches_text(n: int, batch_size: int) -> str:
+    """Return a text such as 2 batches of 4."""
+    return f"{n} {'batch' if n == 1 else 'batches'} of {batch_size}"
 
 
 def length_warning(sweep: Weighed, cell: str) -> list[str]:

@@ -168,6 +168,13 @@ def test_the_sentence_says_how_much_sooner_and_longer_an_answer_is():
     assert "Warning: its answers are 12 % longer than those of lossless." in decide(longer, 4.0).text
 
 
+def test_what_was_timed_in_batches_is_not_called_texts():
+    at_four = replace(weighed({2: (1.5, 1.7)}, sooner={2: (1.4, 1.65)}), batch_size=4)
+    assert "a batch of answers 1.52× [1.40, 1.65] sooner (8 batches of 4)" in decide(at_four, 4.0).text
+    slow = replace(at_twice(sooner=(0.4, 0.7)), batch_size=4)
+    assert "but that a batch of answers comes sooner is not proven (" in at_speed(slow, 2.0, 5.0).text
+
+
 def test_the_time_of_an_answer_comes_from_the_records(results):
     passes = gain.Passes.of(results.timings)
     cells = results.cells.set_index("cell")

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from sdbench.metrics.export import _test
-from sdbench.metrics.recommend import Recommendation, decide
+from sdbench.metrics.recommend import Advice, Recommendation, decide
 from sdbench.metrics.safety import FAILURES, Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.weigh import Weighed
@@ -97,6 +97,15 @@ def test_the_page_says_that_a_positive_difference_is_a_gain_where_less_is_better
 def shown_at(decisions, margin):
     """The decision that decide.js shows."""
     return [each for each in decisions if each["from"] < margin or (each["has_from"] and each["from"] == margin)][-1]
+
+
+def test_the_gain_on_the_page_says_whether_texts_or_batches_were_timed():
+    weighed, gain = Weighed("m", "t", "m on t", Metric("strict", "share")), Estimate(1.5, 1.4, 1.6, 3)
+    advice = Advice("m", "t", None, "m on t: do not speculate.", kind="alone", speedup=gain)
+    for size, timed in {None: "3 texts", 1: "3 texts, batch 1", 8: "3 batches of 8"}.items():
+        sweep = SimpleNamespace(batch_size=size)
+        facts = verdicts.facts_of(verdicts.Advised(sweep, advice, weighed), advice)
+        assert [fact.limits for fact in facts if fact.title == "Over the target alone"] == [f"[1.40, 1.60] on {timed}"]
 
 
 def test_the_page_decides_as_the_command_does_at_a_margin_equal_to_an_excess_or_to_a_limit():

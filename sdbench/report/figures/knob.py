@@ -106,8 +106,8 @@ def speed_against_knob(sweep: Sweep) -> Figure | None:
     """Draw measured speed-ups with intervals, modelled ones hollow; None where neither exists."""
     drawn = [c for c in marks.curves(sweep, "x") if c.cells[["speedup", "speedup_modelled"]].notna().any(axis=None)]
     row = KnobRow("speedup", "speed-up over the target alone", draw_speeds, ("lossless",))
-    n = sweep.points["num_timed"]
-    return along_knob(sweep, drawn, [row], height=2.3, n=n, unit="texts timed") if drawn else None
+    n, unit = sweep.points["num_timed"], "batches timed" if (sweep.batch_size or 1) > 1 else "texts timed"
+    return along_knob(sweep, drawn, [row], height=2.3, n=n, unit=unit) if drawn else None
 
 
 def draw_speeds(axis: Axes, drawn: Sequence[marks.Curve]) -> list[Line2D]:

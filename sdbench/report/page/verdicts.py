@@ -20,7 +20,7 @@ from sdbench.metrics.quality import points as points_of
 from sdbench.metrics.quality import sign_of
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
 from sdbench.metrics.safety import Comparison, run_in_sequence
-from sdbench.metrics.sentences import limit_text
+from sdbench.metrics.sentences import batches_text, limit_text
 from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
@@ -153,7 +153,7 @@ def with_minus(text: str) -> str:
 def facts_of(advised: Advised, advice: Advice) -> list[Fact]:
     """Return cost, gain over lossless and speed over the target alone of the recommended setting."""
     chosen = next((test for test in advised.tests if test.cell == advice.cell), None)
-    batch = f", batch {advised.sweep.batch_size}" if advised.sweep.batch_size else ""
+    size = advised.sweep.batch_size
     facts = []
     if chosen is not None:
         worst = f"at worst {with_minus(limit_text(chosen.worst, advice.margin))} {advised.weighed.metric.name}"
@@ -169,7 +169,8 @@ def facts_of(advised: Advised, advice: Advice) -> list[Fact]:
     for title, gain in gains.items():
         if gain is not None:
             value, _, limits = format_interval(gain, 2, unit="×").partition(" ")
-            facts.append(Fact(title, value, f"{limits} on {gain.n} texts{batch}" if limits else ""))
+            timed = batches_text(gain.n, size) if size and size > 1 else f"{gain.n} texts{', batch 1' if size else ''}"
+            facts.append(Fact(title, value, f"{limits} on {timed}" if limits else ""))
     return facts
 
 
