@@ -18,7 +18,8 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
     """Return whether among these cells higher acceptance means higher speed, over all pairs of them together.
 
     "yes": for every pair, beyond noise. "no": one pair is reversed, beyond noise; `slower` accepts more than `faster`.
-    Otherwise "not told apart". `chance` is the share of resamples in which the least certain pair is in order.
+    Otherwise "not told apart". Without a pair to compare: "one point" of a single cell, "acceptances alike" of several whose
+    acceptances are within APART of each other or unknown. `chance` is the share of resamples in which the least certain pair is in order.
     """
     pairs = [
         tuple(sorted(pair, key=lambda key: acceptance[key]))
@@ -28,7 +29,8 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
     number_of = {key: number for number, key in enumerate(speeds.cells)}
     chances = {(a, b): float(np.mean(speeds.xs[:, number_of[b]] > speeds.xs[:, number_of[a]])) for a, b in pairs}
     if not chances:
-        return {"monotone": "one point", "pairs": 0, "chance": np.nan, "slower": "", "faster": ""}
+        answer = "acceptances alike" if len(speeds.cells) > 1 else "one point"
+        return {"monotone": answer, "pairs": 0, "chance": np.nan, "slower": "", "faster": ""}
     (less, more), chance = min(chances.items(), key=lambda item: item[1])
     error = (1 - level) / 2 / len(pairs)
     verdict = "no" if chance <= error else "yes" if chance >= 1 - error else "not told apart"

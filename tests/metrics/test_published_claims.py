@@ -36,8 +36,10 @@ def test_time_falls_with_acceptance_or_does_not_or_nobody_knows(means, spread, v
 
 
 def test_cells_that_accept_alike_promise_nothing():
-    found = check_monotone(speeds((1.2, 1.6), 0.05), {"a": 0.7, "b": 0.705})
-    assert (found["monotone"], found["pairs"]) == ("one point", 0)
+    for other in (0.705, float("nan")):
+        found = check_monotone(speeds((1.2, 1.6), 0.05), {"a": 0.7, "b": other})
+        assert (found["monotone"], found["pairs"]) == ("acceptances alike", 0)
+    assert check_monotone(speeds((1.2,), 0.05), {"a": 0.7})["monotone"] == "one point"
 
 
 def test_among_many_pairs_one_reversal_by_chance_is_not_called_one():
