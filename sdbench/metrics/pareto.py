@@ -42,19 +42,27 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
-    """Coordinates of C cells: measured x and y [C], and in R resamples xs and ys [R,C], from n examples."""
+    """Coordinates of C cells: measured x and y [C], and in R resamples xs and ys [R,C], each from `sizes` examples: for a speed the
+    fewer of the examples with a quality and the timed units.
+    """
 
     cells: tuple[str, ...]
     x: Array
     y: Array
     xs: Array
     ys: Array
-    n: int
+    sizes: tuple[int, ...]
+
+    @property
+    def n(self) -> int:
+        """The fewest examples that a coordinate rests on."""
+        return min(self.sizes)
 
     def of(self, cells: Sequence[str]) -> "Resampled":
         """Return these cells only, in this order, in the same resamples."""
         places = [self.cells.index(cell) for cell in cells]
-        return Resampled(tuple(cells), self.x[places], self.y[places], self.xs[:, places], self.ys[:, places], self.n)
+        sizes = tuple(self.sizes[place] for place in places)
+        return Resampled(tuple(cells), self.x[places], self.y[places], self.xs[:, places], self.ys[:, places], sizes)
 
 
 def non_dominated(x: ArrayLike, y: ArrayLike) -> NDArray[np.bool_]:
@@ -109,11 +117,13 @@ def joint(
     keys, examples = _of_shared_examples({key: set(parts[key]["example"]) for key in keys})
     rows = {key: quality.rows_of(parts[key], metric_of(table, key)).loc[examples] for key in keys}
     y, ys = zip(*(_qualities(rows[key], metric_of(table, key), resamples, seed) for key in keys), strict=True)
+    sizes = [len(examples)] * len(keys)
     if rate == "speedup":
         x, xs = _speedups({key: timed[key] for key in keys}, resamples, seed)
+        sizes = [min(len(examples), timed[key]["example"].nunique()) for key in keys]
     else:
         x, xs = _rates({key: parts[key] for key in keys}, examples, RATES[rate], resamples, seed)
-    return Resampled(tuple(keys), x, np.array(y), xs, np.stack(ys, 1), len(examples))
+    return Resampled(tuple(keys), x, np.array(y), xs, np.stack(ys, 1), tuple(sizes))
 
 
 def _of_shared_examples(examples: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
@@ -208,13 +218,14 @@ def bias_of_volume(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0)
 def gain(joint: Resampled, first: Sequence[str], second: Sequence[str], *, level: float = 0.95) -> dict[str, Estimate]:
     """Return `area` between two curves of cells, and `gain`: first's y over second's at equal x, averaged over the overlap."""
     a, b = joint.of(first), joint.of(second)
+    n = min(a.n, b.n)
     value = np.array(_gap((a.x, a.y), (b.x, b.y)))
     rows = range(min(len(joint.xs), CURVES_MOST))
     draws = np.array([_gap((a.xs[r], a.ys[r]), (b.xs[r], b.ys[r])) for r in rows])
     draws = draws[np.isfinite(draws).all(1)]
     return {
-        "area": _percentiles(float(value[0]), draws[:, 0], level, joint.n),
-        "gain": _percentiles(float(value[0] / value[1]), draws[:, 0] / draws[:, 1], level, joint.n),
+        "area": _percentiles(float(value[0]), draws[:, 0], level, n),
+        "gain": _percentiles(float(value[0] / value[1]), draws[:, 0] / draws[:, 1], level, n),
     }
 
 

@@ -18,8 +18,9 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
     """Return whether among these cells higher acceptance means higher speed, over all pairs of them together.
 
     "yes": for every pair, beyond noise. "no": one pair is reversed, beyond noise; `slower` accepts more than `faster`.
-    Otherwise "not told apart". Without a pair to compare: "one point" of a single cell, "acceptances alike" of several whose
-    acceptances are within APART of each other or unknown. `chance` is the share of resamples in which the least certain pair is in order.
+    Otherwise, and with so few timed units that all of them may be in order by chance (fewer than six at 95 %), "not told
+    apart". Without a pair to compare: "one point" of a single cell, "acceptances alike" of several whose acceptances are within
+    APART of each other or unknown. `chance` is the share of resamples in which the least certain pair is in order.
     """
     pairs = [
         tuple(sorted(pair, key=lambda key: acceptance[key]))
@@ -33,7 +34,11 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
         return {"monotone": answer, "pairs": 0, "chance": np.nan, "slower": "", "faster": ""}
     (less, more), chance = min(chances.items(), key=lambda item: item[1])
     error = (1 - level) / 2 / len(pairs)
+    is_enough = (
+        0.5**speeds.n <= (1 - level) / 2
+    )  # resamples of one unit, or of a few that agree, are all in the same order
     verdict = "no" if chance <= error else "yes" if chance >= 1 - error else "not told apart"
+    verdict = verdict if is_enough else "not told apart"
     named = (more, less) if verdict == "no" else ("", "")
     return {"monotone": verdict, "pairs": len(pairs), "chance": chance, "slower": named[0], "faster": named[1]}
 

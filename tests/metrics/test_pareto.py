@@ -143,3 +143,24 @@ def test_a_setting_with_a_single_timed_example_has_a_speed_in_every_resample(res
     assert joint.cells == tuple(keys)
     assert (joint.xs > 0).all()
     np.testing.assert_allclose(joint.xs[:, 0], joint.x[0])
+    assert joint.of(keys[:1]).n == 1
+    assert joint.of(keys[1:]).n == 3, "the other settings rest on all three"
+
+
+def test_the_plane_of_speeds_rests_on_the_timed_examples(results):
+    """Its n was that of the 60 examples with a quality, and a single timed one gave intervals without width."""
+    keys = keys_of(results)
+    three, single = (
+        pareto.joint(timed_again(results, few_timings(results, examples)), keys, rate="speedup", resamples=300)
+        for examples in (("0", "1", "2"), ("1",))
+    )
+    assert (three.n, single.n) == (3, 1)
+    front, unknown = pareto.front_of(three), pareto.front_of(single)
+    assert front.points["probability"].notna().all()
+    assert unknown.points["probability"].isna().all()
+    assert (front.hypervolume.n, unknown.hypervolume.n) == (3, 1)
+    assert np.isnan([unknown.hypervolume.low, unknown.hypervolume.high, unknown.bias]).all()
+    area = pareto.gain(single, keys[:2], keys[2:4])["area"]
+    assert area.n == 1
+    assert np.isnan([area.low, area.high]).all()
+    assert pareto.joint(results, keys, rate="acceptance", resamples=100).n == 60

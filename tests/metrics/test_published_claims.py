@@ -18,7 +18,7 @@ def speeds(means, spread, *, n=40, resamples=2_000):
         x,
         x + spread * rng.standard_normal((resamples, len(x))),
         x + np.zeros((1, len(x))),
-        n,
+        (n,) * len(x),
     )
 
 
@@ -33,6 +33,14 @@ def test_time_falls_with_acceptance_or_does_not_or_nobody_knows(means, spread, v
     found = check_monotone(speeds(means, spread), ACCEPTANCE)
     assert (found["monotone"], found["pairs"]) == (verdict, 3)
     assert (found["slower"], found["faster"]) == (("c", "b") if verdict == "no" else ("", ""))
+
+
+def test_a_few_timed_texts_that_agree_show_no_order():
+    for means in ((1.2, 1.6, 2.2), (1.2, 2.2, 1.6)):
+        assert check_monotone(speeds(means, 0.0, n=6), ACCEPTANCE)["monotone"] in ("yes", "no")
+        for n in (1, 2, 5):
+            found = check_monotone(speeds(means, 0.0, n=n), ACCEPTANCE)
+            assert (found["monotone"], found["slower"], found["faster"]) == ("not told apart", "", "")
 
 
 def test_cells_that_accept_alike_promise_nothing():
@@ -50,7 +58,8 @@ def test_among_many_pairs_one_reversal_by_chance_is_not_called_one():
         measured = 1.5 + 0.1 * rng.standard_normal(6)
         xs = measured + 0.1 * rng.standard_normal((2_000, 6))
         called += (
-            check_monotone(Resampled(tuple("abcdef"), measured, measured, xs, xs, 40), acceptance)["monotone"] == "no"
+            check_monotone(Resampled(tuple("abcdef"), measured, measured, xs, xs, (40,) * 6), acceptance)["monotone"]
+            == "no"
         )
     assert called <= 200 / 40 + 3 * (200 / 40) ** 0.5
 

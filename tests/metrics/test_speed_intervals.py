@@ -78,7 +78,7 @@ def equal_cells(rng, n, cells, resamples=300):
     y = 0.5 + 0.35 * (shared + rng.normal(size=(n, cells)))
     ys = stats.bootstrap_sums(y, resamples=resamples, seed=0) / n
     ones = np.ones((resamples, cells))
-    return pareto.Resampled(tuple(map(str, range(cells))), ones[0], y.mean(0), ones, ys, n)
+    return pareto.Resampled(tuple(map(str, range(cells))), ones[0], y.mean(0), ones, ys, (n,) * cells)
 
 
 def test_the_hypervolume_of_equal_cells_is_covered_and_less_biased_in_a_short_simulation():

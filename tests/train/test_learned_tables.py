@@ -13,7 +13,7 @@ from sdbench.metrics.pareto import Resampled
 def plane():
     """Three cells and two resamples, the second a tenth lower in quality throughout."""
     x, y = np.array([0.5, 0.6, 0.8]), np.array([0.9, 0.88, 0.5])
-    return Resampled(("strict", "near", "far"), x, y, np.stack([x, x + 0.1]), np.stack([y, y - 0.1]), 10)
+    return Resampled(("strict", "near", "far"), x, y, np.stack([x, x + 0.1]), np.stack([y, y - 0.1]), (10,) * 3)
 
 
 def test_a_curve_goes_as_far_as_its_last_crossing_of_the_floor():

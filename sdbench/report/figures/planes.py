@@ -68,7 +68,7 @@ def plane(axis: Axes, sweep: Sweep, rate: str) -> dict[str, float]:
     axis.autoscale_view()
     levels = marks.level_lines(axis, sweep, "quality", "target", "draft") if rate == "acceptance" else {}
     if unjudged:
-        marks.note_above(axis, ["pale: too few shared examples"])
+        marks.note_above(axis, ["pale: too few shared examples" + (" or timed texts" if rate == "speedup" else "")])
     if rate == "speedup":
         axis.axvline(1, color=GREY, linewidth=0.7, linestyle=":", zorder=1)
     front = sweep.points[sweep.points["cell"].isin(points.loc[points["is_on_front"], "cell"])]
