@@ -106,12 +106,13 @@ def evenly_spaced(count: int, kept: int) -> list[int]:
 
 def points_to_time(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
     """Return both baselines and `cells` points of each curve: first those between which the recommendation decides (`advised`,
-    keys of cells), then others spread over the curve. Lossless points are left out, because the same work is already timed.
+    keys of cells), then others spread over the curve. The lossless ends of curves are left out, because the same work is already
+    timed. Other lossless settings, such as block verification, are not: a setting must be faster than each of them.
     """
     chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
     curves: dict[Hashable, list[Point]] = {}
     for point in points:
-        if point.role == "pair" and not point.cell.is_lossless:
+        if point.role == "pair" and point.cell.verifier != "lossless" and not _is_strict_end(point):
             curves.setdefault(_curve(point), []).append(point)
     for curve in curves.values():
         near = [index for index, point in enumerate(curve) if point.cell.key in advised]
@@ -123,10 +124,21 @@ def points_to_time(points: Sequence[Point], cells: int, advised: Sequence[str]) 
 
 def _curve(point: Point) -> Hashable:
     """Return what points of one curve share: everything but the first knob with an order."""
+    first = _along(point)
+    others = [Axis.from_json(axis) for axis in point.cell.axes if first is None or axis["knob"] != first.knob]
+    return point.cell.verifier, point.stream, point.num_draft, tuple((axis.knob, axis.value) for axis in others)
+
+
+def _along(point: Point) -> Axis | None:
+    """Return where a point stands on the first knob with an order; None without one."""
     axes = [Axis.from_json(axis) for axis in point.cell.axes]
-    first = next((axis.knob for axis in axes if axis.rank is not None), None)
-    others = tuple((axis.knob, axis.value) for axis in axes if axis.knob != first)
-    return point.cell.verifier, point.stream, point.num_draft, others
+    return next((axis for axis in axes if axis.rank is not None), None)
+
+
+def _is_strict_end(point: Point) -> bool:
+    """Return whether a point is lossless because its curve ends there: `metrics.gain` does not compare with such points."""
+    along = _along(point)
+    return point.cell.is_lossless and along is not None and along.rank == 0
 
 
 def timing_record(

@@ -34,11 +34,11 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
         return {"monotone": answer, "pairs": 0, "chance": np.nan, "slower": "", "faster": ""}
     (less, more), chance = min(chances.items(), key=lambda item: item[1])
     error = (1 - level) / 2 / len(pairs)
-    is_enough = (
-        0.5**speeds.n <= (1 - level) / 2
-    )  # resamples of one unit, or of a few that agree, are all in the same order
-    verdict = "no" if chance <= error else "yes" if chance >= 1 - error else "not told apart"
-    verdict = verdict if is_enough else "not told apart"
+    # Resamples of one unit, or of a few that agree, are all in the same order.
+    is_enough = 0.5**speeds.n <= (1 - level) / 2
+    verdict = "not told apart"
+    if is_enough and not error < chance < 1 - error:
+        verdict = "no" if chance <= error else "yes"
     named = (more, less) if verdict == "no" else ("", "")
     return {"monotone": verdict, "pairs": len(pairs), "chance": chance, "slower": named[0], "faster": named[1]}
 

@@ -25,9 +25,12 @@ from sdbench.engines.native.trials import (
     warm_up,
 )
 from sdbench.engines.served import timing as served_timing
+from sdbench.metrics.cells import table_of
+from sdbench.metrics.gain import lossless_settings
 from sdbench.metrics.speed import drift, drift_sentence
 from sdbench.prepare.cells import Point
 from sdbench.records import Cell, LoadRecord, Store, TimingRecord, read
+from sdbench.records.keys import frame_of_cells
 from sdbench.records.parts import new_stem
 from tests.records.synthetic import Shape, sweep, timings
 
@@ -248,6 +251,31 @@ def test_the_settings_between_which_the_advice_decides_are_timed_and_then_others
     assert chosen == [*(("prob", w) for w in (0.6, 0.7, 0.8)), *(("logit", w) for w in (0.0, 0.4, 0.9))]
     assert [point.cell.w for point in points_to_time(prob, 1, advised)] == [0.7]
     assert [point.cell.w for point in points_to_time(prob, 4, advised)] == [0.0, 0.6, 0.7, 0.8]
+
+
+def lossless_point(verifier: str, num_draft: int = 5, axes: list[dict[str, Any]] | None = None) -> Point:
+    cell = Cell(
+        *("m", "t", verifier, num_draft, 1.0),
+        checkpoints={},
+        knobs={axis["knob"]: axis["value"] for axis in axes or ()},
+        axes=axes or [],
+        is_lossless=True,
+    )
+    return Point(cell, "pair", None, num_draft)  # type: ignore[arg-type]  # nobody asks the rule here
+
+
+def test_each_lossless_setting_that_a_setting_must_beat_is_timed():
+    """Block verification was never timed, so a setting could be called faster than every lossless one without it."""
+    strict = {"knob": "w", "value": 1.0, "rank": 0.0, "equals": "exact"}
+    base, end = [lossless_point("lossless", k) for k in (3, 5)], lossless_point("ensemble", axes=[strict])
+    block = [lossless_point("block", k) for k in (3, 5)]
+    easd = [lossless_point("easd", 5, [{"knob": "entropy", "value": h, "rank": 1 / h}]) for h in (0.5, 1.0, 2.0)]
+    points = [*base, *points_of([0.5]), end, *block, *easd]
+    chosen = points_to_time(points, 3, [])
+    assert chosen == [*base, *points_of([0.5]), *block, *easd]
+    assert points_to_time(points, 2, []) == [*base, *points_of([0.5]), *block, easd[0], easd[2]], "two of each curve"
+    cells = table_of(frame_of_cells([point.cell for point in points]))
+    assert set(lossless_settings(cells)) <= {point.cell.key for point in chosen}
 
 
 @pytest.mark.slow
