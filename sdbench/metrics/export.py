@@ -194,8 +194,9 @@ def to_model_index(summary: pd.DataFrame) -> str:
 def scores_of_texts(*folders: Results) -> pd.DataFrame:
     """Return one row per text: cell, example (its row number or name), sample, headline score, sums of a corpus score, counts.
 
-    Every interval of a rate or a quality can be computed from it. It holds no prompt, reference or text. A cell that several
-    folders hold is taken from the first.
+    The intervals of the headline score and its differences, of the rates of accepted drafts, of tokens per round and of the length
+    can be computed from it; those of times, other scores, distances of distributions and failures cannot. It holds no prompt,
+    reference or text. A cell that several folders hold is taken from the first.
     """
     parts: dict[str, pd.DataFrame] = {}
     for results in folders:
