@@ -117,7 +117,7 @@ def _fault_of_timing(job: Job, store: Store, models: Models, failed: Mapping[str
     try:
         _time(job, store, models, failed)
     except Exception as error:
-        if _is_a_launchers(error):
+        if is_from_submitit(error):
             raise
         warn(
             "the latency pass has failed, for the reason below; what was decoded is reported; timing=off leaves the pass out"
