@@ -61,7 +61,7 @@ class Resampled:
     def of(self, cells: Sequence[str]) -> "Resampled":
         """Return these cells only, in this order, in the same resamples."""
         places = [self.cells.index(cell) for cell in cells]
-        sizes = tuple(self.sizes[place] for place in places)
+        sizes = tuple(self.sizes[index] for index in places)
         return Resampled(tuple(cells), self.x[places], self.y[places], self.xs[:, places], self.ys[:, places], sizes)
 
 
