@@ -188,9 +188,9 @@ def test_the_committed_page_is_that_of_its_table_and_each_row_says_what_was_comp
         assert (rows["verifier"] == "target").sum() == 1
     audited = table[table["audit"].notna()]
     assert set(zip(audited["engine"], audited["verifier"], strict=True)) == set(
-        product(("llamacpp", "native"), ("target", "lossless"))
+        product(("llamacpp", "native", "vllm"), ("target", "lossless"))
     )
-    assert (audited["audit"] == "sound (n = 800)").all(), "what results/README.md says"
+    assert audited["audit"].str.startswith("sound (n = 800").all(), "what results/README.md says"
     assert table.groupby("engine")["weights"].unique().map(list).loc[["llamacpp", "native"]].to_dict() == {
         "llamacpp": ["Q4_K_M"],
         "native": ["bfloat16 (dequantised)"],
