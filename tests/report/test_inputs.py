@@ -162,3 +162,21 @@ def test_the_committed_lengths_say_what_the_results_page_says():
     assert by["lossless"]["speedup"].round(2).iloc[[0, -1]].tolist() == [0.98, 0.77]
     assert [round(by["w=0.5"]["speedup"].agg(end), 2) for end in ("min", "max")] == [1.49, 1.6]
     assert by["target"]["quality"].round(2).iloc[[0, -1]].tolist() == [0.86, 0.45]
+
+
+@pytest.mark.results
+def test_the_committed_lengths_of_the_real_pair_say_what_the_results_page_says():
+    root = Path(__file__).parents[2] / "results"
+    table, page = pd.read_csv(root / "inputs/qwen-coder-small-wmt.csv"), (root / "README.md").read_text()
+    assert (table["n"] == 20).all()
+    assert "Only 20 sentences a length" in page
+    target = table[table["verifier"] == "target"]
+    assert "502, 1,015 and 2,034 tokens" in page
+    assert target["input_tokens"].round().tolist() == [502, 1015, 2034]
+    assert target["quality"].round().between(29, 30).all()
+    lossless = table[table["verifier"] == "lossless"].filter(regex="^acceptance").round(2).to_numpy().tolist()
+    shown = [f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("0.", ".") for value, low, high in lossless]
+    assert f"lossless acceptance {shown[0]}, {shown[1]} and {shown[2]}" in page
+    for w in (0.7, 0.5):
+        a, b, c = (f"{rate:.2f}"[1:] for rate in table.loc[table["w"] == w, "acceptance"])
+        assert f"w = {w} {a}, {b} and {c}" in page
