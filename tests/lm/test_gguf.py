@@ -306,7 +306,8 @@ def test_logits_are_those_of_transformers_own_load(family, kind, tmp_path):
     [
         ("llama with biases", 2, "attention_bias=True, mlp_bias=True"),  # as Granite Code
         ("starcoder2", 2, "rope_theta=1000000.0"),
-        ("gemma2", 46, "query_pre_attn_scalar=8"),  # as of the 27B model, by its number of layers
+        # As of the 27B model, by its number of layers.
+        pytest.param("gemma2", 46, "query_pre_attn_scalar=8", marks=pytest.mark.slow),
         ("gemma2", 2, ""),
     ],
 )
