@@ -150,3 +150,16 @@ def test_packed_weights_gain_what_the_pages_say(what, rows, shown):
     assert numbers == pytest.approx(list(row[["median", "low", "high"]]), abs=0.00501)
     for page in (COMMITTED / "README.md", COMMITTED.parents[1] / "docs/guide.md"):
         assert shown in " ".join(page.read_text().split())
+
+
+@pytest.mark.results
+def test_traced_steps_are_not_shown_to_pay_and_the_readme_says_so():
+    figures = pd.read_csv(COMMITTED / "speed.csv")
+    rows = figures[figures["name"].str.contains("with recorded steps over those without")]
+    prose = " ".join((COMMITTED / "README.md").read_text().split())
+    assert len(rows) == 4
+    assert (rows["n"] == 3).all()
+    for row in rows.itertuples():
+        assert row.low < 1 < row.high
+        median, low, high = (f"{value:.2f}".removeprefix("0") for value in (row.median, row.low, row.high))
+        assert f"{median} [{low}, {high}]" in prose
