@@ -180,3 +180,19 @@ def test_the_committed_lengths_of_the_real_pair_say_what_the_results_page_says()
     for w in (0.7, 0.5):
         a, b, c = (f"{rate:.2f}"[1:] for rate in table.loc[table["w"] == w, "acceptance"])
         assert f"w = {w} {a}, {b} and {c}" in page
+
+
+@pytest.mark.results
+def test_the_entropy_of_the_filler_changes_as_little_as_the_results_page_says():
+    root = Path(__file__).parents[2] / "results"
+    page, ends = (root / "README.md").read_text(), {}
+    for entropy in ("low", "mixed"):
+        table = pd.read_csv(root / f"inputs/entropy-{entropy}.csv").sort_values("padded_to")
+        assert (table["n"] == 200).all()
+        for name, rows in (("lossless", table[table["verifier"] == "lossless"]), ("w = 0.5", table[table["w"] == 0.5])):
+            assert rows["padded_to"].tolist() == [120, 200, 300, 400]
+            first, last = (f"{rate:.2f}"[1:] for rate in rows["acceptance"].iloc[[0, -1]])
+            ends[entropy, name] = f"from {first} to {last}"
+    assert f"(`low`) lossless acceptance falls {ends['low', 'lossless']} over" in page
+    assert f"(`mixed`) {ends['mixed', 'lossless']}, with new" in page
+    assert f"that of w = 0.5 {ends['low', 'w = 0.5']} and {ends['mixed', 'w = 0.5']}" in page
