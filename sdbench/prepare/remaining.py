@@ -127,8 +127,8 @@ class Remaining:
 
     def pace(self, number: int) -> Pace:
         """Return the pace of a stream: from its own rounds, if it has had a few, and from those of the stream before, by costs."""
-        if not number:
-            return self.rounds[0].pace()
+        if not any(rounds.number for rounds in self.rounds[:number]):  # also if the streams before failed
+            return self.rounds[number].pace()
         before, then, now = self.pace(number - 1), self.streams[number - 1], self.streams[number]
         round_s, row_s = before.round_s * now.round_cost / then.round_cost, before.row_s * now.row_cost / then.row_cost
         guess = Pace(round_s, row_s, now.tokens or before.tokens)

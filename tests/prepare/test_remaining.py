@@ -123,3 +123,16 @@ def test_texts_that_start_again_leave_what_a_round_takes_as_it_is():
     remaining.watch(5, 0, 0.5)
     assert remaining.most_rows == 5, "after a want of memory the batch is smaller"
     assert remaining.left_s() > before_s, "they are written again"
+
+
+def test_a_stream_after_one_that_failed_before_a_round_goes_by_its_own_rounds():
+    remaining = Remaining([TextStream(20, 2.5, 7.5, 1.5), TextStream(20, 1.0, 1.0, 1.0, 1.0)], 64)
+    remaining.begin(0, 20)
+    remaining.end()
+    remaining.begin(1, 20)
+    remaining.watch(20, 0, 1.0)
+    for _ in range(3):
+        remaining.watch(0, 20, 0.3)
+    remaining.finish(3)
+    assert remaining.pace(1).seconds(1, 20) == pytest.approx(0.3)
+    assert remaining.left_s() > 0.3
