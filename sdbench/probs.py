@@ -4,7 +4,7 @@ A law is a float tensor [..., V], or int64 ids [...] with all mass on one token.
 float32.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -12,7 +12,8 @@ from torch import Tensor
 
 from sdbench.config import COLDEST
 
-CHUNK = 1 << 24  # elements of a law that are measured at a time: temporaries below 64 MB in float32
+SLICE = 1 << 18  # elements of laws that a CPU processes at a time, at least one law: in float32 they fit in its cache
+CHUNK = 1 << 24  # elements that another device processes at a time: temporaries below 64 MB in float32
 CUT = 27.6  # nats: in `Warp.log_law` a token that is cut keeps 1e-12 of its probability
 LOWEST = -1e30  # in `Warp.log_law`, for logits of −∞
 HEAD = 2048  # number of largest logits, which decide most cuts by top_p
@@ -58,7 +59,7 @@ class Warp:
             logits = self.used(logits)  # without a copy in float32
             highest, ids = logits.max(-1)
             return ids.masked_fill(highest.isnan(), logits.shape[-1])
-        return self._cut(self._scale(logits)).softmax(-1)
+        return by_slices(lambda part: self._cut(self._scale(part)).softmax(-1), self.used(logits))
 
     def log_law(self, logits: Tensor) -> Tensor:
         """Return log law(logits) [..., V] above temperature 0, as losses need it: finite, and with a gradient at every token.
@@ -164,6 +165,10 @@ def draw(law: Tensor, u: Tensor) -> Tensor:
     """
     if law.device.type == "mps":  # it has no float64
         return draw(law.cpu(), u.cpu()).to(law.device)
+    return by_slices(_drawn, law, u)
+
+
+def _drawn(law: Tensor, u: Tensor) -> Tensor:
     cdf = law.cumsum(-1, dtype=torch.float64)
     return torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)[..., 0]
 
@@ -177,6 +182,25 @@ def rest_of(law: Tensor, u: Tensor, tokens: Tensor) -> Tensor:
     cdf = law.cumsum(-1, dtype=torch.float64)
     end, mass = (x.gather(-1, tokens[..., None])[..., 0].double() for x in (cdf, law))
     return ((u * cdf[..., -1] - (end - mass)) / mass).clamp(0, 1 - 2**-52)
+
+
+def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor) -> Tensor:
+    """Return `work` of laws or logits [..., V], and of other tensors [...], which does the same to each of them.
+
+    On a CPU large temporaries cost more time than the arithmetic, because the system clears the memory of each. A step that is
+    traced is not cut, since its trace would have a fixed number of slices.
+    """
+    size, most = laws.shape[-1], SLICE if laws.device.type == "cpu" else CHUNK
+    if laws.numel() <= max(most, size) or torch._C._get_tracing_state() is not None:
+        return work(laws, *more)
+    count = max(1, most // size)
+    slices = zip(*(x.flatten(0, laws.ndim - 2).split(count) for x in (laws, *more)), strict=True)
+    first = work(*next(slices))
+    out = first.new_empty(laws.shape[:-1].numel(), *first.shape[1:])
+    out[:count] = first
+    for number, parts in enumerate(slices, 1):
+        out[number * count : (number + 1) * count] = work(*parts)
+    return out.view(*laws.shape[:-1], *first.shape[1:])
 
 
 def total_variation(p: Tensor, q: Tensor) -> Tensor:

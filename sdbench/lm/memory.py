@@ -9,7 +9,7 @@ CHUNK = 512  # prompt tokens of a prefill call
 ROOM = 512  # slots of a cache are multiples of it and grow by half: few copies, few repeated captures
 KNOWN_BYTES = 256 << 20  # keys and values that a model keeps for prompts with the same beginning
 CONTAINER = Path("/sys/fs/cgroup")  # where the limit of a container stands
-WORK = 6 << 18  # numbers that a rule processes at a time (verify/tokenwise.py, SLICE), with temporaries
+WORK = 6 << 18  # numbers that a rule processes at a time (probs.py, SLICE), with temporaries
 
 
 @dataclass(frozen=True, slots=True)

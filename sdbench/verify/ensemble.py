@@ -24,6 +24,7 @@ class Ensemble(GreedyLaw):
     """
 
     version: ClassVar[str] = "1"
+    agrees_with_both: ClassVar[bool] = True
 
     w: float | Tensor = number(high=1, lossless=1)  # or [B] for each row, or [B,K] for each position
     mix: Literal["prob", "logit"] = "prob"

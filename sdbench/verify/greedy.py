@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.probs import at, total_variation
+from sdbench.probs import at, by_slices, total_variation
 from sdbench.types import Evidence, Measures
 from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts
@@ -61,20 +61,56 @@ class GreedySet(Greedy):
 class GreedyLaw(Greedy):
     """At temperature 0 keeps x iff it is the most likely token of another law, computed from un-tempered ones; corrects to it."""
 
+    # Whether a token that is the most likely one of both models is also that of the law.
+    agrees_with_both: ClassVar[bool] = False
+
     @abstractmethod
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
         """Return scores [B,K,V] of log-laws [B,K,V], in the order of the law's probabilities."""
 
     def greedy_keeps(self, evidence: Evidence) -> Tensor:
-        def work(part: Part) -> Tensor:
-            return at_part(self, part).greedy_scores(*evidence.raw_logs(lambda slots: slots[part])).argmax(-1)
-
-        return in_parts(work, evidence.draft.tokens.shape, _vocab(evidence)) == evidence.draft.tokens
+        x = evidence.draft.tokens
+        row, slot = (
+            index.reshape(-1)
+            for index in torch.meshgrid(*(torch.arange(size, device=x.device) for size in x.shape), indexing="ij")
+        )
+        return self._best(evidence, row, slot).view(x.shape) == x
 
     def greedy_correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
-        row = torch.arange(len(slot), device=slot.device)
-        rule = at_slots(self, lambda knob: knob[row, slot][:, None])
-        return rule.greedy_scores(*evidence.raw_logs(lambda slots: slots[row, slot][:, None])).argmax(-1)[:, 0]
+        return self._best(evidence, torch.arange(len(slot), device=slot.device), slot)
+
+    def _best(self, evidence: Evidence, row: Tensor, slot: Tensor) -> Tensor:
+        """Return the most likely token of the law in each of N slots, given by their rows [N] and slots [N].
+
+        Drafts are mostly what both models would say, so a CPU computes the law of the others only. A GPU would have to wait for
+        their number, and computes all.
+        """
+        if not self.agrees_with_both or row.device.type != "cpu":
+            return self._computed(evidence, row, slot)
+        best = evidence.p[row, slot]
+        rest = (~_is_best_of_draft(evidence, row, slot, best)).nonzero()[:, 0]
+        if len(rest):
+            best[rest] = self._computed(evidence, row[rest], slot[rest])
+        return best
+
+    def _computed(self, evidence: Evidence, row: Tensor, slot: Tensor) -> Tensor:
+        rule = at_slots(self, lambda knob: knob[row, slot][:, None] if knob.ndim > 1 else knob[row], least=1)
+
+        def work(part: Part) -> Tensor:
+            where = row[part[0]], slot[part[0]]
+            logs = evidence.raw_logs(lambda slots: slots[where][:, None])
+            return at_part(rule, part).greedy_scores(*logs).argmax(-1)
+
+        return in_parts(work, (len(row), 1), _vocab(evidence))[:, 0]
+
+
+def _is_best_of_draft(evidence: Evidence, row: Tensor, slot: Tensor, x: Tensor) -> Tensor:
+    """Return [N] bool: whether no token is more likely than x [N] under the draft's un-tempered law in these slots [N]."""
+    draft = evidence.draft
+    if draft.logits is None:
+        return draft.q[row, slot] == x
+    highest = by_slices(lambda logits: logits.amax(-1), draft.logits)
+    return draft.logits[row, slot, x] == highest[row, slot]
 
 
 def raw_laws(evidence: Evidence, part: Part) -> tuple[Tensor, Tensor]:

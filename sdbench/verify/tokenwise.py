@@ -7,13 +7,12 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sdbench.probs import CHUNK, at, dense, draw, excess, is_ids, total_variation
+from sdbench.probs import SLICE, at, by_slices, dense, draw, excess, is_ids, total_variation
 from sdbench.types import DraftBlock, Evidence, Measures, Verdict
 from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.rule import Rule
 
 Part = tuple[slice, slice]  # rows and slots
-SLICE = 1 << 18  # elements of laws that a rule processes at a time, at least one position
 
 
 class Tokenwise(Rule, ABC):
@@ -158,11 +157,7 @@ def best_at(evidence: Evidence, slot: Tensor) -> Tensor:
 
 def measured_tv(p: Tensor, q: Tensor) -> Tensor:
     """Return TV(p, q) [B,K], computed a few slots at a time."""
-    if is_ids(p) or p.numel() <= CHUNK:
-        return total_variation(p, q).clamp_max_(1)
-    step = max(1, CHUNK // (p.shape[0] * p.shape[2]))
-    parts = zip(p.split(step, 1), q.split(step, 1), strict=True)
-    return torch.cat([total_variation(a, b) for a, b in parts], 1).clamp_max_(1)
+    return (total_variation(p, q) if is_ids(p) else by_slices(total_variation, p, q)).clamp_max_(1)
 
 
 def measures_of(evidence: Evidence, tv: Tensor, expected: Tensor, bias: Tensor) -> Measures:
