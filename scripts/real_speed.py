@@ -12,7 +12,7 @@ warm-up. `out` gets speed.csv and speed.md; figures of other parts that are ther
 """
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -154,6 +154,14 @@ def held_figures(out: Path, about: str) -> dict[str, Figure]:
     return {row["name"]: Figure(**row) for row in rows}
 
 
+def write(out: Path, about: str, figures: Collection[Figure]) -> None:
+    """Write speed.csv and speed.md, after each figure, so that a part that is stopped keeps what it has."""
+    table = pd.DataFrame([asdict(figure) for figure in figures])
+    table.to_csv(out / "speed.csv", index=False, float_format="%.6g")
+    lines = ["# The speed of the engine with a real pair", "", about, "", HEAD, *(figure.row for figure in figures), ""]
+    (out / "speed.md").write_text("\n".join(lines))
+
+
 def main(words: list[str]) -> int:
     with exit_on_mistake("real_speed", __doc__, words):
         given = parse_words(words, {**DEFAULTS, "data": ""})
@@ -188,18 +196,7 @@ def main(words: list[str]) -> int:
     for figure in chain.from_iterable(measured[part] for part in parts):
         figures[figure.name] = figure
         print(figure.row, flush=True)
-    table = pd.DataFrame([asdict(figure) for figure in figures.values()])
-    table.to_csv(out / "speed.csv", index=False, float_format="%.6g")
-    lines = [
-        "# The speed of the engine with a real pair",
-        "",
-        about,
-        "",
-        HEAD,
-        *(figure.row for figure in figures.values()),
-        "",
-    ]
-    (out / "speed.md").write_text("\n".join(lines))
+        write(out, about, figures.values())
     return 0
 
 

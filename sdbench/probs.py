@@ -12,7 +12,7 @@ from torch import Tensor
 
 from sdbench.config import COLDEST
 
-SLICE = 1 << 18  # elements of laws that a CPU processes at a time, at least one law: in float32 they fit in its cache
+SLICE = 1 << 18  # elements of laws that a core processes at a time, at least one law: in float32 they fit in its cache
 CHUNK = 1 << 24  # elements that another device processes at a time: temporaries below 64 MB in float32
 CUT = 27.6  # nats: in `Warp.log_law` a token that is cut keeps 1e-12 of its probability
 LOWEST = -1e30  # in `Warp.log_law`, for logits of −∞
@@ -184,13 +184,18 @@ def rest_of(law: Tensor, u: Tensor, tokens: Tensor) -> Tensor:
     return ((u * cdf[..., -1] - (end - mass)) / mass).clamp(0, 1 - 2**-52)
 
 
+def slice_size(device: str) -> int:
+    """Return how many elements of laws are processed at a time, at least one law."""
+    return SLICE * torch.get_num_threads() if device == "cpu" else CHUNK
+
+
 def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor) -> Tensor:
     """Return `work` of laws or logits [..., V], and of other tensors [...], which does the same to each of them.
 
     On a CPU large temporaries cost more time than the arithmetic, because the system clears the memory of each. A step that is
     traced is not cut, since its trace would have a fixed number of slices.
     """
-    size, most = laws.shape[-1], SLICE if laws.device.type == "cpu" else CHUNK
+    size, most = laws.shape[-1], slice_size(laws.device.type)
     if laws.numel() <= max(most, size) or torch._C._get_tracing_state() is not None:
         return work(laws, *more)
     count = max(1, most // size)

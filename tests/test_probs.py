@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper
 
 from sdbench import probs
-from sdbench.probs import Warp, at, dense, draw, excess, is_ids, total_variation
+from sdbench.probs import Warp, at, by_slices, dense, draw, excess, is_ids, total_variation
 
 V = 5
 steady = settings(deadline=None, derandomize=True)  # a loaded machine is no failure, and nothing depends on luck
@@ -221,3 +221,33 @@ def test_the_log_of_a_law_is_finite_and_has_a_gradient_at_every_token(warp):
         (gradient,) = torch.autograd.grad(log_law[:, token].sum(), raw, retain_graph=True)
         assert bool(gradient.isfinite().all())
         assert bool((gradient[1:, token] > 0).all())
+
+
+@pytest.mark.parametrize("shape", [(1,), (7,), (3, 4)])
+@pytest.mark.parametrize("size", [1, 50, 64, 1000])  # elements at a time, of 23 ids
+@pytest.mark.parametrize("warp", [Warp(), Warp(0.7, top_k=9, top_p=0.8, vocab_size=20)], ids=str)
+def test_laws_and_draws_in_slices_are_those_of_the_whole(monkeypatch, shape, size, warp):
+    raw = logits(rows=math.prod(shape)).view(*shape, -1)
+    u = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
+    law = warp.law(raw)
+    tokens, distance = draw(law, u), total_variation(law, law.flip(-1))
+    monkeypatch.setattr(probs, "SLICE", size)
+    assert torch.equal(warp.law(raw), law)
+    assert torch.equal(draw(law, u), tokens)
+    assert torch.equal(by_slices(total_variation, law, law.flip(-1)), distance)
+
+
+@pytest.mark.parametrize("num_threads", [1, 2])
+def test_a_slice_has_at_most_so_many_elements_a_thread(monkeypatch, num_threads):
+    sizes = []
+
+    def work(laws):
+        sizes.append(laws.numel())
+        return laws
+
+    monkeypatch.setattr(probs, "SLICE", 50)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: num_threads)
+    raw = logits(rows=7)
+    assert torch.equal(by_slices(work, raw), raw)
+    assert sum(sizes) == raw.numel()
+    assert max(sizes) == 2 * 23 * num_threads  # two rows of 23 ids are 46 elements

@@ -9,7 +9,8 @@ CHUNK = 512  # prompt tokens of a prefill call
 ROOM = 512  # slots of a cache are multiples of it and grow by half: few copies, few repeated captures
 KNOWN_BYTES = 256 << 20  # keys and values that a model keeps for prompts with the same beginning
 CONTAINER = Path("/sys/fs/cgroup")  # where the limit of a container stands
-WORK = 6 << 18  # numbers that a rule processes at a time (probs.py, SLICE), with temporaries
+SLICE, CHUNK_OF_LAWS = 1 << 18, 1 << 24  # elements of laws that a core, or a GPU, processes at a time (probs.py)
+WORK = 6 * SLICE  # numbers of a rule's work on a slice, with temporaries
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,16 @@ def peak_bytes(
     keeps_logits: bool = False,
     keeps_prompts: bool = False,
     cache_share: float = 0.0,
+    num_cores: int = 1,
 ) -> PeakBytes:
     """Return the peak memory of a batch of `num_rows` texts, the longest with `length` tokens including its answer.
 
     draft None: a drafter without a model; num_draft 0: the target alone. sorted_ids: how many of the largest logits top_p sorts
-    (None: all), which suffices unless a distribution is flat (probs.cut_tail). keeps_logits: a rule reads un-tempered logits ("raw"
-    in its needs, or "raw_if_greedy" at temperature 0). keeps_prompts: prompts are kept for others with the same beginning, as in a
-    run. cache_share: what the drafter keeps itself, as a share of the target's keys and values. Not included are activations, about
-    0.1 GiB for an 8B model, and what CUDA graphs of further KV lengths and numbers of rows keep: a round's distributions each.
+    (None: all), which suffices unless a distribution is flat (probs.cut_tail). keeps_logits: a rule reads un-tempered logits
+    ("raw" in its needs, or "raw_if_greedy" at temperature 0). keeps_prompts: prompts are kept for others with the same
+    beginning, as in a run. cache_share: what the drafter keeps itself, as a share of the target's keys and values. num_cores:
+    of a CPU, each of which processes a slice of the distributions at a time. Not included are activations, about 0.1 GiB for an
+    8B model, and what CUDA graphs of further KV lengths and numbers of rows keep: a round's distributions each.
     """
     tokens = [target.token, 0 if draft is None else draft.token, target.token * cache_share]
     models = [model for model in (target, draft) if model is not None]
@@ -79,18 +82,23 @@ def peak_bytes(
     is_sampled = temperature > 0
     kept = wide * (is_sampled + keeps_logits)  # bytes per slot and id, from the draft to the verdict
     # Models give logits in their own precision. At temperature 0 their largest are found in it, if no rule reads logits;
-    # otherwise they are copied, and if no rule reads logits the copy is freed once it is divided by the temperature.
+    # otherwise they are copied: all if a rule reads them, else a slice at a time.
     is_copied = target.width < wide and kept > 0
-    logits = target.width + wide * is_copied
-    warped = is_sampled * wide * (1 if temperature in (0, 1) or (is_copied and not keeps_logits) else 2)
+    logits = target.width + wide * (is_copied and keeps_logits)
+    is_divided = is_sampled and temperature != 1 and not (is_copied and not keeps_logits)  # else in the copy's memory
+    warped = wide * ((is_copied and not keeps_logits) + is_divided)
     if is_sampled and top_p is not None and top_p < 1:
         if sorted_ids is None:
             warped += 4 * wide + 9  # a full sort: values, int64 ids, sums, the mask
         else:  # the logits after the cut; or before their softmax a mask, and the sorted ones in float32 and twice in float64
             warped += max(wide, 1 + 20 * sorted_ids / target.vocab_size)
     a_slot = num_rows * target.vocab_size
+    at_once = a_slot * (num_draft + 1)
+    if target.mode != "trace":
+        most = CHUNK_OF_LAWS if target.mode == "graphs" else SLICE * num_cores
+        at_once = min(at_once, max(target.vocab_size, most))
     held, judged = a_slot * num_draft * kept, a_slot * (num_draft + 1) * kept
-    drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + warped)
+    drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + wide * is_sampled) + at_once * warped
     judging = held + judged + (wide * WORK if kept else 0)
     # A graph keeps its temporaries, and its results are copied.
     laws = drafting + scoring + judging if target.mode == "graphs" else max(drafting, held + scoring, judging)

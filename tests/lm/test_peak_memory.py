@@ -11,6 +11,8 @@ from transformers import Qwen2Config
 
 import sdbench
 from sdbench.engines.native.memory import sorted_ids_of
+from sdbench import probs
+from sdbench.lm import memory
 from sdbench.lm.memory import ModelShape, free_system_bytes, peak_bytes
 from sdbench.probs import HEAD
 from sdbench.verify import Ensemble, Exact
@@ -110,6 +112,11 @@ def test_top_p_sorts_the_most_likely_ids_of_models_that_run_eagerly_on_a_cpu():
         assert sorted_ids_of(configs, device, is_packed=False) is None
 
 
+def test_slices_of_laws_are_as_large_as_the_peak_counts_them():
+    """lm/memory.py has their sizes a second time, because it does not import torch."""
+    assert (memory.SLICE, memory.CHUNK_OF_LAWS) == (probs.SLICE, probs.CHUNK)
+
+
 def test_the_peak_of_an_8b_and_of_a_70b():
     """Llama 3 with its 1B draft in bfloat16: 32 rows of 2,048 tokens, K = 5, without a rule that reads logits."""
     draft = ModelShape(2.47e9, 2 * 16 * 8 * 64 * 2, 128_256, 2)
@@ -121,8 +128,8 @@ def test_the_peak_of_an_8b_and_of_a_70b():
         assert need.cache == slots * (target.token + draft.token)
         assert need.total / 1e9 == pytest.approx(wanted, rel=0.001)
     sampled = peak_bytes(target, draft, num_rows=32, length=2048, num_draft=5, temperature=1)
-    assert sampled.laws == 32 * 128_256 * (5 * 4 + 6 * (2 + 4 + 4)), (
-        "the draft's laws, and logits and laws of the target"
+    assert sampled.laws == 32 * 128_256 * (5 * 4 + 6 * (2 + 4)) + memory.SLICE * 4, (
+        "the draft's laws, logits and laws of the target, and a slice of the logits in float32"
     )
     own_layers = peak_bytes(target, None, num_rows=32, length=2048, num_draft=5, temperature=1)
     assert own_layers.laws == sampled.laws, "a drafter without a model has blocks to verify, too"

@@ -111,3 +111,54 @@ def test_lossless_is_claimed_where_it_holds():
     assert Exact().is_lossless().all()
     assert Ensemble(w=1).is_lossless().all()
     assert not Ensemble(w=0.99).is_lossless().any()
+
+
+def ties(b, k, seed):
+    """Un-tempered logits with many ties, so that a law's most likely token is often one of several."""
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randint(-2, 3, (b, k, V), generator=generator).double() / 2
+
+
+@pytest.mark.parametrize("mix", ["prob", "logit"])
+@pytest.mark.parametrize("w", [0.0, 0.3, 0.5, 1.0])
+@pytest.mark.parametrize("keeps_logits", [True, False])
+def test_the_blend_computes_no_law_where_both_models_agree_and_decides_as_if_it_did(monkeypatch, mix, w, keeps_logits):
+    b, k = 60, 3
+    raw_p, raw_q = ties(b, k + 1, 0), ties(b, k, 1)
+    raw_p[:20, :k] = raw_q[:20]
+    x = torch.randint(
+        0, V, (b, k), generator=torch.Generator().manual_seed(2)
+    )  # not always what the draft would choose
+    q = raw_q.argmax(-1)
+    x = torch.where(torch.arange(b)[:, None] % 3 > 0, q, x)
+    block = DraftBlock(x, q if keeps_logits else x, torch.full((b,), k), raw_q if keeps_logits else None)
+    evidence = Evidence(raw_p.argmax(-1), block, True, raw_p)
+    rule = stack([Ensemble(w=w, mix=mix)] * 30 + [Ensemble(w=(1 + w) / 2, mix=mix)] * 30)
+    u = torch.full((b, k + 1), 0.5, dtype=torch.float64)
+    counts = []
+    plain = Evidence.raw_logs
+
+    def counted(self, pick):
+        logs = plain(self, pick)
+        counts.append(logs[0].shape[:-1].numel())
+        return logs
+
+    monkeypatch.setattr(Evidence, "raw_logs", counted)
+    quick = rule(evidence, u)
+    num_quick = sum(counts)
+    monkeypatch.setattr(Ensemble, "agrees_with_both", False)
+    whole = rule(evidence, u)
+    assert torch.equal(quick.accepted, whole.accepted)
+    assert torch.equal(quick.next_token, whole.next_token)
+    assert num_quick < (sum(counts) - num_quick) * 0.85
+
+
+def test_at_temperature_0_tv_is_of_untempered_laws_or_unknown_never_of_tokens():
+    """Exact reads tokens only, and their total variation, 0 or 1, would be another number than what other rules report."""
+    raw_p, raw_q = ties(8, 3, 0), ties(8, 2, 1)
+    x = raw_q.argmax(-1)
+    evidence = Evidence(raw_p.argmax(-1), DraftBlock(x, x, torch.full((8,), 2), raw_q), True, raw_p)
+    assert Exact().measure(evidence).tv.isnan().all()
+    assert torch.allclose(
+        Ensemble(w=0.5).measure(evidence).tv, tv(raw_p[:, :2].softmax(-1), raw_q.softmax(-1)), atol=1e-12
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Iterable
@@ -90,6 +91,7 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
         keeps_logits="raw" in needs or ("raw_if_greedy" in needs and run.temperature == 0),
         keeps_prompts=True,
         cache_share=cache_share(run.drafters, job.pair_info.configs["target"].get_text_config()),
+        num_cores=os.cpu_count() or 1,
     )
 
 
