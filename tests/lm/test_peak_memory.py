@@ -10,8 +10,8 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen2Config
 
 import sdbench
-from sdbench.engines.native.memory import sorted_ids_of
 from sdbench import probs
+from sdbench.engines.native.memory import sorted_ids_of
 from sdbench.lm import memory
 from sdbench.lm.memory import ModelShape, free_system_bytes, peak_bytes
 from sdbench.probs import HEAD
