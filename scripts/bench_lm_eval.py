@@ -1,21 +1,26 @@
 """Compare the time of lossless answers at temperature 0 in lm-evaluation-harness: sdbench's model and `hf`, in turns.
 
     python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5]
-                                    [draft=FOLDER] [drafter=model] [head=FOLDER]
+                                    [draft=FOLDER] [drafter=model] [head=FOLDER] [out=results/benchmarks]
 
 Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Prints
 the ratio of seconds (ours / hf) of each turn, its median and range, and the number of target passes per row, which is one per token
 without a draft. `draft=FOLDER` drafts with another model, such as one of `python -m sdbench.train draft`, and `drafter=` in another
-way, such as `mtp`, a head that comes with the pair. Needs the extra lm-eval.
+way, such as `mtp`, a head that comes with the pair. `out` gets lm_eval.csv, a row for each setting, in which rows of other settings
+stay. Needs the extra lm-eval.
 """
 
 import statistics
 import sys
 import time
+from datetime import date
 from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pandas as pd
+import torch
 
 from sdbench import embedded
 from sdbench.config import ConfigError
@@ -31,7 +36,17 @@ OPTIONS = {
     "draft": "",
     "drafter": "model",
     "head": "",
+    "out": "",
 }
+SETTING = [
+    "model",
+    "draft",
+    "drafter",
+    "num_draft",
+    "n",
+    "batch",
+    "threads",
+]  # columns of lm_eval.csv that tell its rows apart
 GENERATION = {"until": ["Question:"], "do_sample": False, "max_gen_toks": 48}
 
 
@@ -93,6 +108,27 @@ def main(words: list[str]) -> None:
     counts = [count for counts in models["ours"].counts.values() for count in counts]  # of the last turn
     passes, tokens = (sum(count[name] for count in counts) for name in ("rounds", "tokens"))
     print(f"passes of the target over a row: ours {passes}, hf {tokens}; all texts are equal")
+    if options["out"]:
+        setting = {name: options.get(name) for name in SETTING} | {
+            "draft": Path(options["draft"]).name or None,
+            "threads": torch.get_num_threads(),
+        }
+        figures = {"ratio": statistics.median(ratios), "ratio_low": low, "ratio_high": high, "turns": repeats}
+        counted = {"passes": passes, "passes_of_hf": tokens, "day": f"{date.today()}"}
+        write(Path(options["out"]), setting | counted | figures)
+
+
+def write(out: Path, row: dict[str, Any]) -> None:
+    """Put a row into lm_eval.csv, in which it replaces one of the same setting."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / "lm_eval.csv"
+    rows = pd.read_csv(path, dtype=str) if path.exists() else pd.DataFrame()
+    rows = pd.concat([rows, pd.DataFrame([{name: _text(value) for name, value in row.items()}])])
+    rows.drop_duplicates(SETTING, keep="last").sort_values(SETTING).to_csv(path, index=False)
+
+
+def _text(value: Any) -> str | None:
+    return f"{value:.3f}" if isinstance(value, float) else None if value is None else str(value)
 
 
 if __name__ == "__main__":

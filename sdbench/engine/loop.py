@@ -255,7 +255,7 @@ class BatchRun:
             spared, scored, drafted = lists[:width], lists[width], lists[width + 1 :]
             draft = drafted[:length]
             is_nan = has_nan_law((token, scored, *draft), self.num_ids)
-            if is_nan or not 0 <= kept <= length <= most or min(draft, default=0) < 0:
+            if is_nan or not 0 <= kept <= length <= min(most, width) or min(draft, default=0) < 0:
                 self._refuse(row, draft, kept, length, most)
             row.commit(length, kept, token, drafted, spared, measured, self.options.stop_ids, self.options.should_stop)
         with self.hook("observe", len(batch.rows)):
@@ -264,6 +264,8 @@ class BatchRun:
     def _refuse(self, row: Decoding, draft: list[int], kept: int, length: int, wanted: int) -> None:
         """Raise for an invalid block or verdict, or for NaN logits."""
         drafter, lowest = type(self.drafter).__name__, min(draft, default=0)
+        if len(draft) < length:
+            raise ValueError(f"{drafter} offered {length} tokens in a block of {len(draft)} slots")
         if not 0 <= length <= wanted:
             raise ValueError(f"{drafter} offered {length} tokens; at most {wanted} are allowed")
         if lowest < 0:

@@ -24,7 +24,6 @@ class Ensemble(GreedyLaw):
     """
 
     version: ClassVar[str] = "1"
-    agrees_with_both: ClassVar[bool] = True
 
     w: float | Tensor = number(high=1, lossless=1)  # or [B] for each row, or [B,K] for each position
     mix: Literal["prob", "logit"] = "prob"
@@ -33,6 +32,11 @@ class Ensemble(GreedyLaw):
     @property
     def is_pointwise(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self.mix == "prob"  # a mixture of logits needs its normaliser
+
+    @property
+    def agrees_with_both(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
+        kind = type(self)  # a rule from outside may have another law
+        return (kind.law, kind.greedy_scores) == (Ensemble.law, Ensemble.greedy_scores)
 
     @property
     def draws_if_greedy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from sdbench.probs import at, by_slices, total_variation
+from sdbench.probs import at, by_slices, is_ids, total_variation
 from sdbench.types import Evidence, Measures
 from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts
@@ -61,8 +61,9 @@ class GreedySet(Greedy):
 class GreedyLaw(Greedy):
     """At temperature 0 keeps x iff it is the most likely token of another law, computed from un-tempered ones; corrects to it."""
 
-    # Whether a token that is the most likely one of both models is also that of the law.
-    agrees_with_both: ClassVar[bool] = False
+    agrees_with_both: ClassVar[bool] = (
+        False  # a token that is the most likely one of both models is also that of the law
+    )
 
     @abstractmethod
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -88,7 +89,7 @@ class GreedyLaw(Greedy):
         if not self.agrees_with_both or row.device.type != "cpu":
             return self._computed(evidence, row, slot)
         best = evidence.p[row, slot]
-        rest = (~_is_best_of_draft(evidence, row, slot, best)).nonzero()[:, 0]
+        rest = (best != _best_of_draft(evidence)[row, slot]).nonzero()[:, 0]
         if len(rest):
             best[rest] = self._computed(evidence, row[rest], slot[rest])
         return best
@@ -104,13 +105,13 @@ class GreedyLaw(Greedy):
         return in_parts(work, (len(row), 1), _vocab(evidence))[:, 0]
 
 
-def _is_best_of_draft(evidence: Evidence, row: Tensor, slot: Tensor, x: Tensor) -> Tensor:
-    """Return [N] bool: whether no token is more likely than x [N] under the draft's un-tempered law in these slots [N]."""
+def _best_of_draft(evidence: Evidence) -> Tensor:
+    """Return [B,K] the draft's most likely tokens, the first of several alike."""
     draft = evidence.draft
-    if draft.logits is None:
-        return draft.q[row, slot] == x
-    highest = by_slices(lambda logits: logits.amax(-1), draft.logits)
-    return draft.logits[row, slot, x] == highest[row, slot]
+    if draft.logits is not None:
+        return by_slices(lambda logits: logits.max(-1).indices, draft.logits)
+    assert is_ids(draft.q), "a drafter that samples from a law keeps its logits where asked"
+    return draft.q
 
 
 def raw_laws(evidence: Evidence, part: Part) -> tuple[Tensor, Tensor]:

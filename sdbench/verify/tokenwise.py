@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor
 
-from sdbench.probs import SLICE, at, by_slices, dense, draw, excess, is_ids, total_variation
+from sdbench.probs import SLICE, at, dense, draw, excess, is_ids, slice_size, total_variation
 from sdbench.types import DraftBlock, Evidence, Measures, Verdict
 from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.rule import Rule
@@ -157,7 +157,10 @@ def best_at(evidence: Evidence, slot: Tensor) -> Tensor:
 
 def measured_tv(p: Tensor, q: Tensor) -> Tensor:
     """Return TV(p, q) [B,K], computed a few slots at a time."""
-    return (total_variation(p, q) if is_ids(p) else by_slices(total_variation, p, q)).clamp_max_(1)
+    most = slice_size(p.device.type)
+    if is_ids(p) or p.numel() <= most:
+        return total_variation(p, q).clamp_max_(1)
+    return in_parts(lambda part: total_variation(p[part], q[part]), p.shape[:2], p.shape[2], most).clamp_max_(1)
 
 
 def measures_of(evidence: Evidence, tv: Tensor, expected: Tensor, bias: Tensor) -> Measures:
@@ -172,11 +175,11 @@ def law_size(p: Tensor, q: Tensor) -> int:
     return next((law.shape[-1] for law in (p, q) if not is_ids(law)), 0) or int(max(p.max(), q.max())) + 1
 
 
-def in_parts(work: Callable[[Part], Tensor], shape: Sequence[int], size: int) -> Tensor:
-    """Return `work` [B,K,…] done on some rows and slots at a time: temporaries have at most SLICE elements, or V."""
+def in_parts(work: Callable[[Part], Tensor], shape: Sequence[int], size: int, most: int = SLICE) -> Tensor:
+    """Return `work` [B,K,…] done on some rows and slots at a time: temporaries have at most `most` elements, or V."""
     num_rows, num_slots = shape
-    slots = max(1, SLICE // (size * max(1, num_rows)))
-    rows = num_rows if slots > 1 else max(1, SLICE // size)
+    slots = max(1, most // (size * max(1, num_rows)))
+    rows = num_rows if slots > 1 else max(1, most // size)
     columns = [
         [work((slice(row, row + rows), slice(slot, slot + slots))) for row in range(0, num_rows, rows)]
         for slot in range(0, num_slots, slots)

@@ -288,7 +288,9 @@ def ends(generation: Any) -> list[str]:
     ("slots", "lengths", "token", "sentence"),
     [
         (9, 2, 3, "Wrong gave a block of 9 slots; at most 5 are allowed"),
-        (4, 9, 3, "Wrong offered 9 tokens; at most"),
+        (4, 9, 3, "Wrong offered 9 tokens in a block of 4 slots"),
+        (1, 4, 3, "Wrong offered 4 tokens in a block of 1 slots"),
+        (5, -1, 3, "Wrong offered -1 tokens; at most"),
         (4, 1, -4, "Wrong drafted the token -4, which is not a token id"),
     ],
 )

@@ -153,6 +153,33 @@ def test_the_blend_computes_no_law_where_both_models_agree_and_decides_as_if_it_
     assert num_quick < (sum(counts) - num_quick) * 0.85
 
 
+@pytest.mark.parametrize("mix", ["prob", "logit"])
+def test_at_w_0_the_blend_keeps_the_first_of_tokens_that_the_draft_finds_alike(mix):
+    """The target's choice is as likely to the draft as the drafted token, which v = q still prefers."""
+    raw_p = torch.tensor([[[0.0, 0, 0, 1, 0], [0, 0, 0, 1, 0]]]).double()
+    raw_q = torch.tensor([[[0.0, 0, 1, 1, 0]]]).double()
+    x = torch.tensor([[2]])
+    evidence = Evidence(raw_p.argmax(-1), DraftBlock(x, x, torch.tensor([1]), raw_q), True, raw_p)
+    u = torch.full((1, 2), 0.5, dtype=torch.float64)
+    verdict = Ensemble(w=0.0, mix=mix)(evidence, u)
+    assert (verdict.accepted.tolist(), verdict.next_token.tolist()) == ([1], [3])
+
+
+def test_a_rule_from_outside_with_its_own_law_is_asked_where_both_models_agree():
+    class NoThree(Ensemble):
+        def greedy_scores(self, log_p, log_q):
+            scores = super().greedy_scores(log_p, log_q)
+            scores[..., 3] = -torch.inf
+            return scores
+
+    raw = torch.tensor([[[0.0, 2, 0, 3, 0], [0, 2, 0, 3, 0]]]).double()
+    x = torch.tensor([[3]])
+    evidence = Evidence(raw.argmax(-1), DraftBlock(x, x, torch.tensor([1]), raw[:, :1]), True, raw)
+    u = torch.full((1, 2), 0.5, dtype=torch.float64)
+    verdict = NoThree(w=0.5)(evidence, u)
+    assert (verdict.accepted.tolist(), verdict.next_token.tolist()) == ([0], [1])
+
+
 def test_at_temperature_0_tv_is_of_untempered_laws_or_unknown_never_of_tokens():
     """Exact reads tokens only, and their total variation, 0 or 1, would be another number than what other rules report."""
     raw_p, raw_q = ties(8, 3, 0), ties(8, 2, 1)
