@@ -41,6 +41,7 @@ from sdbench.serve.command import look, port_of, words_of
 from sdbench.serve.plugin import EXPAND, draws_from_laws
 from sdbench.serve.process import Server
 from sdbench.serve.pump import Pump
+from sdbench.verify import Ensemble
 from sdbench.words import exit_on_mistake, number, parse_words
 
 ROOT = Path(__file__).parents[1]
@@ -72,7 +73,8 @@ class Case:
     def extra(self) -> dict[str, Any]:
         if self.w is None:
             return {}
-        return {"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": json.dumps({"w": self.w})}
+        rule = {"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_version": Ensemble.version}
+        return {**rule, "sdbench_knobs": json.dumps({"w": self.w})}
 
 
 CASES = (
