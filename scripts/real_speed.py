@@ -1,10 +1,11 @@
 """results/real/speed.md: the engine's speed with a real pair, against transformers' generate and against its own model forwards.
 
-    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,measures,recorded,context,packed]
+    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,measures,rounds,recorded,context,packed]
                                  [dtype=bfloat16] [threads=1] [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
 
 TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another. Part
-`forwards` times calls without measures, and `measures` with all measures, as a run makes them; `recorded` compares steps that are
+`forwards` times calls without measures, and `measures` with all measures, as a run makes them; `rounds` divides rounds with all
+measures by the forwards in them; `recorded` compares steps that are
 traced (as those of narrow models are) with steps that run eagerly (as those of models of this size do), `context` pieces of 4,000
 tokens with pieces of 500, and `packed` packed weights (model.packed=true) with weights as they are. What is compared takes turns
 in one process, on a machine where nothing else runs; a figure is the median of ratios with their smallest and largest, after one
@@ -12,7 +13,7 @@ warm-up. `out` gets speed.csv and speed.md; figures of other parts that are ther
 """
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -26,6 +27,7 @@ import torch
 import transformers
 
 from scripts.bench_engine import FEW_WS, HEAD, SHORT, WS, Bench, Figure, over_bare
+from scripts.bench_tools import Call, Stopwatch, time_engines
 from scripts.real_pair import pair_of
 from sdbench import generate, tasks
 from sdbench.engine import Engine
@@ -35,7 +37,7 @@ from sdbench.verify import Exact
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 DEFAULTS = {
-    "parts": "generate,forwards,measures,recorded,context,packed",
+    "parts": "generate,forwards,measures,rounds,recorded,context,packed",
     "dtype": "bfloat16",
     "threads": "1",
     "repeats": "3",
@@ -74,6 +76,37 @@ def over_forwards(bench: Bench, measure: bool) -> Iterator[Figure]:
     """Yield the time of a call, which runs eagerly at this size, divided by that of its bare model forwards."""
     for name, texts, more in settings(bench, measure):
         yield from over_bare(bench, name, texts, ways=[""], **more)
+
+
+def over_its_forwards(bench: Bench) -> Iterator[Figure]:
+    """Yield the time of rounds with all measures divided by that of the model forwards in them, in the same calls.
+
+    Prompts are read outside rounds. Unlike `over_forwards` this needs no second run, whose time the machine may change.
+    """
+    for name, texts, more in settings(bench, measure=True):
+        more |= {"capture": "off"}
+        bench.ours(texts, [0.5], **more)
+        ratios, count, engine = [], 0, bench.engine("off")
+        for _ in range(bench.repeats):
+            with time_engines(Stopwatch(bench.wait), [engine], engine.models) as stopwatch:
+                bench.ours(texts, [0.5], **more)
+            rounds = rounds_of(stopwatch.calls)
+            count += len(rounds)
+            ratios.append(sum(whole for whole, _ in rounds) / sum(models for _, models in rounds))
+        yield bench.figure(f"{name}: a round over the forwards in it", ratios, f"{count} rounds")
+
+
+def rounds_of(calls: Iterable[Call]) -> list[tuple[float, float]]:
+    """Return for each round its seconds and those of the models in it. A call follows the calls within it."""
+    rounds, models_s = [], 0.0
+    for call in calls:
+        if call.phase == "round":
+            rounds.append((call.seconds, models_s))
+        if call.phase in ("round", "admit"):
+            models_s = 0.0
+        elif call.phase.endswith(" model"):
+            models_s += call.seconds
+    return rounds
 
 
 def recorded_over_eager(bench: Bench) -> Iterator[Figure]:
@@ -187,6 +220,7 @@ def main(words: list[str]) -> int:
         "generate": over_generate(bench),
         "forwards": over_forwards(bench, measure=False),
         "measures": over_forwards(bench, measure=True),
+        "rounds": over_its_forwards(bench),
         "recorded": recorded_over_eager(bench),
         "context": long_over_short(bench, context),
         "packed": packed_over_plain(bench),

@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from scripts import real_speed
+from scripts.bench_tools import Call
 
 COMMITTED = Path(__file__).parents[2] / "results/real"
 PAIR = ["embedded:llama-tiny/target", "embedded:llama-tiny/draft"]
@@ -45,6 +46,12 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
     assert real_speed.main([*words, "parts=measures"]) == 0
     measured = pd.read_csv(tmp_path / "speed.csv")[17:]
     assert list(measured["name"].str.replace("all measures", "no measures")) == list(before["name"][1:])
+    assert real_speed.main([*words, "parts=rounds"]) == 0
+    rounds = pd.read_csv(tmp_path / "speed.csv")[21:]
+    assert list(rounds["name"]) == [
+        name.replace("over bare forwards", "a round over the forwards in it") for name in measured["name"]
+    ]
+    assert (rounds["low"] > 1).all(), "the forwards are part of the rounds"
     for word, sentence in (
         ("new=7", "has figures of another pair, dtype or new=: give another out="),
         ("context=900000", "context must be above 500 and at most 1018,"),
@@ -57,7 +64,7 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
         assert sentence in capsys.readouterr().err
     assert (figures["median"] > 0).all()
     assert figures["name"].is_unique
-    assert (tmp_path / "speed.md").read_text().count("\n| ") == 22, "a row per figure, and the head"
+    assert (tmp_path / "speed.md").read_text().count("\n| ") == 26, "a row per figure, and the head"
 
 
 def test_an_unknown_part_is_refused_before_anything_is_loaded(capsys):
@@ -163,3 +170,21 @@ def test_traced_steps_are_not_shown_to_pay_and_the_readme_says_so():
         assert row.low < 1 < row.high
         median, low, high = (f"{value:.2f}".removeprefix("0") for value in (row.median, row.low, row.high))
         assert f"{median} [{low}, {high}]" in prose
+
+
+def test_a_round_holds_the_calls_of_models_before_its_end():
+    """Those while prompts are read, in "admit", belong to no round."""
+    names = (
+        "target model",
+        "admit",
+        "draft model",
+        "draft",
+        "target model",
+        "score",
+        "round",
+        "draft model",
+        "round",
+        "admit",
+    )
+    calls = [Call(name, 1, seconds, 0.0) for seconds, name in enumerate(names, 1)]
+    assert real_speed.rounds_of(calls) == [(7, 3 + 5), (9, 8)]
