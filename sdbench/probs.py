@@ -50,8 +50,7 @@ class Warp:
 
     def logits(self, logits: Tensor) -> Tensor:
         """Return un-tempered logits [..., V] of the used ids, in float32 or better."""
-        logits = self.used(logits)
-        return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
+        return in_float32(self.used(logits))
 
     def law(self, logits: Tensor) -> Tensor:
         """Return the law [..., V] of a model's logits, or ids [...] at temperature 0: V where they are NaN (`has_nan_law`)."""
@@ -115,6 +114,11 @@ def _cut_sorted(logits: Tensor, top_p: float) -> Tensor:
     drop = ordered.softmax(-1).cumsum(-1) <= 1 - top_p
     drop[..., -1] = False
     return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+
+
+def in_float32(logits: Tensor) -> Tensor:
+    """Return logits in float32 or better."""
+    return logits if logits.dtype in (torch.float32, torch.float64) else logits.float()
 
 
 def has_nan_law(ids: Iterable[int], vocab_size: int) -> bool:

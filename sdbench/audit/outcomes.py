@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sdbench.probs import at, dense, excess
+from sdbench.probs import at, dense, excess, in_float32
 from sdbench.types import Evidence, Limits
 from sdbench.verify import Block, Exact, FLy, Judge, Tokenwise, Within, knob
 
@@ -142,7 +142,11 @@ def _(rule: FLy, evidence: Evidence, prompt: Sequence[int], texts: Tensor) -> Ou
     """Go through every pattern of what the lossless rule keeps, with its probability; then rejections are forgiven in order."""
     p, offered = p_of(evidence), is_offered(evidence)
     native, replaced = keep_and_replace(Exact(), evidence)
-    law = evidence.logits[:, :-1].softmax(-1) if evidence.is_greedy and evidence.logits is not None else p[:, :-1]
+    law = (
+        in_float32(evidence.logits[:, :-1]).softmax(-1)
+        if evidence.is_greedy and evidence.logits is not None
+        else p[:, :-1]
+    )
     first = law.sort(-1, descending=True).values[..., : rule.top]
     is_unsure = -(first * first.clamp_min(1e-300).log()).sum(-1) >= float(rule.entropy)
     may_forgive = is_unsure & (at(law, evidence.draft.tokens) > 0) & offered

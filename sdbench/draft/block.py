@@ -83,7 +83,7 @@ class BlockDrafter(MTP):
         plan = replace(plan, layer_masks={layer: masks[mask] for layer, mask in plan.layer_masks.items()})
         raw, hidden = self.model.advance(inputs, newest[:, None] + torch.arange(k, device=u.device), plan, cache)
 
-        logits = (self.warp.logits if "raw" in wanted else self.warp.used)(raw)
+        logits = self.warp.used(raw)
         q = self.warp.law(logits)
         drafts = q if self.warp.is_greedy else draw(q, u)
         law = clamp_nan_ids(drafts, logits.shape[-1]) if self.warp.is_greedy else q

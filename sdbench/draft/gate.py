@@ -14,7 +14,7 @@ from torch import Tensor
 
 from sdbench.card import read_trained
 from sdbench.config import show
-from sdbench.probs import at, clamp_nan_ids, dense, is_ids
+from sdbench.probs import at, clamp_nan_ids, dense, in_float32, is_ids
 from sdbench.types import DraftBlock, DraftSetup
 
 KIND = "gate"  # of its card, its training and its length policy
@@ -105,7 +105,7 @@ class Gate:
 def law_of(block: DraftBlock, num_ids: int) -> Tensor:
     """Return the laws [B,K,V] that a block's tokens were drawn from; at temperature 0 un-tempered where the drafter has them."""
     if is_ids(block.q) and block.logits is not None:
-        return block.logits.softmax(-1)
+        return in_float32(block.logits).softmax(-1)
     return dense(clamp_nan_ids(block.q, num_ids) if is_ids(block.q) else block.q, num_ids)
 
 

@@ -67,7 +67,7 @@ class Medusa(TrainedDrafter):
         states = self.states[: len(lengths)]
         with self.target.hook(self.target, states, partial(guess, self.weights, states, k)):
             hidden = guess(self.weights, states, k)
-        logits = (self.warp.logits if "raw" in needs else self.warp.used)(self.target.read_out(hidden))
+        logits = self.warp.used(self.target.read_out(hidden))
         q = self.warp.law(logits)
         tokens = q if self.warp.is_greedy else draw(q, u[:, :k])
         law = clamp_nan_ids(tokens, logits.shape[-1]) if self.warp.is_greedy else q

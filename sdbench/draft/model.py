@@ -111,18 +111,19 @@ def draw_tokens(
     `forward` returns the logits [B,1,V] of the last id and the states [B,t,d] of all.
     """
     tokens: list[Tensor] = []
-    laws: list[Tensor] = []
-    kept: dict[str, list[Tensor]] = {name: [] for name in wanted}
-    for plan, uniforms in zip(plans, u.unbind(1), strict=True):
+    ids_of_slots: list[Tensor] = []
+    slots: dict[str, Tensor] = {}
+    for k, (plan, uniforms) in enumerate(zip(plans, u.unbind(1), strict=True)):
         raw, hidden = forward(ids, plan)
-        logits = (warp.logits if "raw" in kept else warp.used)(raw[:, 0])
+        logits = warp.used(raw[:, 0])
         q = warp.law(logits)
-        token = q if warp.is_greedy else draw(q, uniforms)
-        ids = clamp_nan_ids(token, logits.shape[-1])[:, None]
-        tokens.append(token)
-        laws.append(ids[:, 0] if warp.is_greedy else q)
-        if "raw" in kept:
-            kept["raw"].append(logits)
-        if "draft_hidden" in kept:
-            kept["draft_hidden"].append(hidden[:, -1])
-    return torch.stack(tokens, 1), torch.stack(laws, 1), *(torch.stack(kept[name], 1) for name in wanted)
+        tokens.append(q if warp.is_greedy else draw(q, uniforms))
+        ids = clamp_nan_ids(tokens[-1], logits.shape[-1])[:, None]
+        ids_of_slots.append(ids[:, 0])
+        slot = {"law": q, "raw": logits, "draft_hidden": hidden[:, -1]}
+        for name in wanted if warp.is_greedy else ("law", *wanted):  # stacked at the end, all laws would be held twice
+            if name not in slots:
+                slots[name] = slot[name].new_empty(len(ids), len(plans), *slot[name].shape[1:])
+            slots[name][:, k] = slot[name]
+    law = torch.stack(ids_of_slots, 1) if warp.is_greedy else slots["law"]
+    return torch.stack(tokens, 1), law, *(slots[name] for name in wanted)

@@ -15,7 +15,7 @@ from sdbench.config import nearest
 from sdbench.draft.base import is_number
 from sdbench.draft.gate import KIND as GATE
 from sdbench.draft.gate import Gate
-from sdbench.probs import at, clamp_nan_ids, is_ids
+from sdbench.probs import at, clamp_nan_ids, in_float32, is_ids
 from sdbench.types import DraftBlock, DraftSetup
 
 FINE, COARSE = 20, 5  # number of equal bins of (0, 1] for probabilities
@@ -207,7 +207,7 @@ def chance_of(block: DraftBlock) -> Tensor:
     if is_ids(law):
         if block.logits is None:
             return torch.ones(law.shape, device=law.device)
-        law = block.logits.softmax(-1)
+        law = in_float32(block.logits).softmax(-1)
     return at(law, clamp_nan_ids(block.tokens, law.shape[-1]))
 
 

@@ -31,6 +31,6 @@ def score_block(
     with target.layer_states("layer_hidden" in wanted) as layer_states:
         begun = PartialForward(num_layers, states)
         raw, hidden = target.forward_hidden(ids, plan, cache, keep=keep, begun=begun)
-    logits = warp.logits(raw) if "raw" in wanted else raw
+    logits = warp.used(raw)
     extra = {"raw": logits, "target_hidden": hidden, "layer_hidden": concatenate_states(layer_states)}
     return warp.law(logits), *(extra[name][:, -keep:] for name in wanted)

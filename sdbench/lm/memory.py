@@ -80,13 +80,11 @@ def peak_bytes(
     caches += target.cache(num_rows, length + num_draft + 1) * cache_share + sum(tokens) * max(CHUNK, length)
     wide = max(4, target.width)  # laws are float32, or float64 if the model is
     is_sampled = temperature > 0
-    kept = wide * (is_sampled + keeps_logits)  # bytes per slot and id, from the draft to the verdict
-    # Models give logits in their own precision. At temperature 0 their largest are found in it, if no rule reads logits;
-    # otherwise they are copied: all if a rule reads them, else a slice at a time.
-    is_copied = target.width < wide and kept > 0
-    logits = target.width + wide * (is_copied and keeps_logits)
-    is_divided = is_sampled and temperature != 1 and not (is_copied and not keeps_logits)  # else in the copy's memory
-    warped = wide * ((is_copied and not keeps_logits) + is_divided)
+    kept = wide * is_sampled + target.width * keeps_logits  # bytes per slot and id, from the draft to the verdict
+    # Models give logits in their own precision, and laws are computed from a slice of them at a time: it is copied to float32,
+    # or divided by the temperature, in which the copy is freed.
+    is_copied = target.width < wide or temperature != 1
+    warped = wide * (is_sampled and is_copied)
     if is_sampled and top_p is not None and top_p < 1:
         if sorted_ids is None:
             warped += 4 * wide + 9  # a full sort: values, int64 ids, sums, the mask
@@ -98,7 +96,8 @@ def peak_bytes(
         most = CHUNK_OF_LAWS if target.mode == "graphs" else SLICE * num_cores
         at_once = min(at_once, max(target.vocab_size, most))
     held, judged = a_slot * num_draft * kept, a_slot * (num_draft + 1) * kept
-    drafting, scoring = 2 * held, a_slot * (num_draft + 1) * (logits + wide * is_sampled) + at_once * warped
+    scoring = a_slot * (num_draft + 1) * (target.width + wide * is_sampled) + at_once * warped
+    drafting = held + (num_draft > 0) * a_slot * (target.width + wide * is_sampled)
     judging = held + judged + (wide * WORK if kept else 0)
     # A graph keeps its temporaries, and its results are copied.
     laws = drafting + scoring + judging if target.mode == "graphs" else max(drafting, held + scoring, judging)

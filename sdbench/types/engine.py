@@ -42,7 +42,7 @@ class DraftBlock:
     tokens: Tensor  # [B,K] int64; K may be smaller than requested
     q: Tensor  # law [B,K,V], or ids [B,K]: the law from which each token was really sampled
     lengths: Tensor  # [B] int64, 0..K: the tokens that are offered and counted
-    logits: Tensor | None = None  # [B,K,V] un-tempered, kept where a rule needs "raw"
+    logits: Tensor | None = None  # [B,K,V] un-tempered, in the model's dtype; kept where a rule needs "raw"
     hidden: Tensor | None = None  # [B,K,d] that each token was sampled from; kept where a rule needs "draft_hidden"
     # Of the target's forward over the text's last token and these very tokens: T = K + 1. Verification goes on from there.
     partial_forward: PartialForward = PartialForward()
@@ -75,7 +75,7 @@ class Evidence:
     p: Tensor  # law [B,K+1,V], or ids [B,K+1]
     draft: DraftBlock
     is_greedy: bool = False
-    logits: Tensor | None = None  # [B,K+1,V] un-tempered, kept where a rule needs "raw"
+    logits: Tensor | None = None  # [B,K+1,V] un-tempered, in the model's dtype; kept where a rule needs "raw"
     target_hidden: Tensor | None = None  # [B,K+1,d]: slot i predicts draft i; kept where a rule needs "target_hidden"
     layer_hidden: Tensor | None = (
         None  # [B,K+1,2d]: of a low and a middle layer; kept where a drafter needs "layer_hidden"
@@ -85,7 +85,7 @@ class Evidence:
     def raw_p(self) -> Tensor:
         """The target's un-tempered log-law [B,K+1,V]."""
         assert self.logits is not None, 'a rule that reads un-tempered laws names "raw" in its needs'
-        return self.logits.log_softmax(-1)
+        return _log_law(self.logits)
 
     @property
     def raw_q(self) -> Tensor:
@@ -98,9 +98,9 @@ class Evidence:
         The log-law of a draft without logits is that of its ids: 0 there, −inf elsewhere.
         """
         assert self.logits is not None, 'a rule that reads un-tempered laws names "raw" in its needs'
-        log_p = pick(self.logits[:, :-1]).log_softmax(-1)
+        log_p = _log_law(pick(self.logits[:, :-1]))
         if self.draft.logits is not None:
-            return log_p, pick(self.draft.logits).log_softmax(-1)
+            return log_p, _log_law(pick(self.draft.logits))
         assert not self.draft.q.is_floating_point(), "a drafter that samples from a law keeps its logits where asked"
         return log_p, log_p.new_full(log_p.shape, -float("inf")).scatter_(-1, pick(self.draft.q)[..., None], 0)
 
@@ -109,6 +109,11 @@ class Evidence:
         kept = ("logits", "target_hidden", "layer_hidden")
         parts = {name: x[index] for name in kept if (x := getattr(self, name)) is not None}
         return replace(self, p=self.p[index], draft=self.draft.rows(index), **parts)
+
+
+def _log_law(logits: Tensor) -> Tensor:
+    """Return the log-law [..., V] of logits, in float32 or better."""
+    return (logits if logits.element_size() >= 4 else logits.float()).log_softmax(-1)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
+from sdbench.probs import in_float32
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify.joint import Joint
 from sdbench.verify.rule import is_all, number
@@ -60,7 +61,7 @@ class ASD(Joint):
         logits = evidence.logits[:, :-1]
         highest, best = logits.max(-1)
         is_mismatch = x != best
-        regret = (highest - logits.gather(-1, x[..., None])[..., 0]).double()
+        regret = (in_float32(highest) - in_float32(logits.gather(-1, x[..., None])[..., 0])).double()
         cost = torch.where(is_mismatch, regret, 0).cumsum(1)
         value = draft.lengths[:, None] - torch.arange(num_slots, device=u.device)
         keep = ~is_mismatch | (regret <= knob(self.gap, regret) * value)

@@ -35,8 +35,8 @@ class Ensemble(GreedyLaw):
 
     @property
     def agrees_with_both(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        kind = type(self)  # a rule from outside may have another law
-        return (kind.law, kind.greedy_scores) == (Ensemble.law, Ensemble.greedy_scores)
+        kind, w = type(self), torch.as_tensor(self.w)  # a rule from outside may have another law, and at w = 0 it is q
+        return (kind.law, kind.greedy_scores) == (Ensemble.law, Ensemble.greedy_scores) and bool((w > 0).all())
 
     @property
     def draws_if_greedy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -4,15 +4,18 @@ Most published greedy rules are a set of acceptable tokens with the correction a
 """
 
 from abc import abstractmethod
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from sdbench.probs import at, by_slices, is_ids, total_variation
-from sdbench.types import Evidence, Measures
+from sdbench.probs import at, is_ids
+from sdbench.types import DraftBlock, Evidence, Measures
 from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts
+
+Pick = Callable[[Tensor], Tensor]  # takes some slots out of [B,K,…]
 
 
 class Greedy(Tokenwise):
@@ -70,48 +73,45 @@ class GreedyLaw(Greedy):
         """Return scores [B,K,V] of log-laws [B,K,V], in the order of the law's probabilities."""
 
     def greedy_keeps(self, evidence: Evidence) -> Tensor:
-        x = evidence.draft.tokens
-        row, slot = (
-            index.reshape(-1)
-            for index in torch.meshgrid(*(torch.arange(size, device=x.device) for size in x.shape), indexing="ij")
-        )
-        return self._best(evidence, row, slot).view(x.shape) == x
+        def pick(part: Part) -> Pick:
+            return lambda slots: slots[part]
+
+        return self._best(self, evidence, evidence.draft.tokens.shape, pick) == evidence.draft.tokens
 
     def greedy_correction(self, evidence: Evidence, slot: Tensor) -> Tensor:
-        return self._best(evidence, torch.arange(len(slot), device=slot.device), slot)
+        row = torch.arange(len(slot), device=slot.device)
+        rule = at_slots(self, lambda knob: knob[row, slot][:, None])
 
-    def _best(self, evidence: Evidence, row: Tensor, slot: Tensor) -> Tensor:
-        """Return the most likely token of the law in each of N slots, given by their rows [N] and slots [N].
+        def pick(part: Part) -> Pick:
+            return lambda slots: slots[row[part[0]], slot[part[0]]][:, None]
+
+        return self._best(rule, evidence, (len(slot), 1), pick)[:, 0]
+
+    @staticmethod
+    def _best(rule: "GreedyLaw", evidence: Evidence, shape: Sequence[int], pick: Callable[[Part], Pick]) -> Tensor:
+        """Return the most likely tokens of the law of a rule in slots of this shape; `pick` gives a part of them out of [B,K,…].
 
         Drafts are mostly what both models would say, so a CPU computes the law of the others only. A GPU would have to wait for
-        their number, and computes all.
+        the comparison, and computes all.
         """
-        if not self.agrees_with_both or row.device.type != "cpu":
-            return self._computed(evidence, row, slot)
-        best = evidence.p[row, slot]
-        rest = (best != _best_of_draft(evidence)[row, slot]).nonzero()[:, 0]
-        if len(rest):
-            best[rest] = self._computed(evidence, row[rest], slot[rest])
-        return best
-
-    def _computed(self, evidence: Evidence, row: Tensor, slot: Tensor) -> Tensor:
-        rule = at_slots(self, lambda knob: knob[row, slot][:, None] if knob.ndim > 1 else knob[row], least=1)
 
         def work(part: Part) -> Tensor:
-            where = row[part[0]], slot[part[0]]
-            logs = evidence.raw_logs(lambda slots: slots[where][:, None])
-            return at_part(rule, part).greedy_scores(*logs).argmax(-1)
+            at, slots = at_part(rule, part), pick(part)
+            best = slots(evidence.p[:, :-1])
+            if best.device.type == "cpu" and at.agrees_with_both and _are_best(evidence.draft, slots, best):
+                return best
+            return at.greedy_scores(*evidence.raw_logs(slots)).max(-1).indices
 
-        return in_parts(work, (len(row), 1), _vocab(evidence))[:, 0]
+        return in_parts(work, shape, _vocab(evidence))
 
 
-def _best_of_draft(evidence: Evidence) -> Tensor:
-    """Return [B,K] the draft's most likely tokens, the first of several alike."""
-    draft = evidence.draft
-    if draft.logits is not None:
-        return by_slices(lambda logits: logits.max(-1).indices, draft.logits)
-    assert is_ids(draft.q), "a drafter that samples from a law keeps its logits where asked"
-    return draft.q
+def _are_best(draft: DraftBlock, slots: Pick, x: Tensor) -> bool:
+    """Return whether the draft finds no token more likely than those of x [b,k] in these slots."""
+    if draft.logits is None:
+        assert is_ids(draft.q), "a drafter that samples from a law keeps its logits where asked"
+        return bool((slots(draft.q) == x).all())
+    logits = slots(draft.logits)
+    return bool((logits.gather(-1, x[..., None])[..., 0] == logits.amax(-1)).all())
 
 
 def raw_laws(evidence: Evidence, part: Part) -> tuple[Tensor, Tensor]:
@@ -140,7 +140,8 @@ def greedy_measures(evidence: Evidence) -> Measures:
 
     def work(part: Part) -> Tensor:
         p, q = raw_laws(evidence, part)
-        return torch.stack((at(p, x[part]), at(q, x[part]), total_variation(p, q)), -1)
+        values = at(p, x[part]), at(q, x[part])
+        return torch.stack((*values, (p.sub_(q).abs_().sum(-1) / 2).clamp_max_(1)), -1)
 
     p_x, q_x, tv = in_parts(work, x.shape, _vocab(evidence)).unbind(-1)
     nan = torch.full_like(tv, torch.nan)

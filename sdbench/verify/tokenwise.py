@@ -175,9 +175,10 @@ def law_size(p: Tensor, q: Tensor) -> int:
     return next((law.shape[-1] for law in (p, q) if not is_ids(law)), 0) or int(max(p.max(), q.max())) + 1
 
 
-def in_parts(work: Callable[[Part], Tensor], shape: Sequence[int], size: int, most: int = SLICE) -> Tensor:
-    """Return `work` [B,K,…] done on some rows and slots at a time: temporaries have at most `most` elements, or V."""
+def in_parts(work: Callable[[Part], Tensor], shape: Sequence[int], size: int, most: int = 0) -> Tensor:
+    """Return `work` [B,K,…] done on some rows and slots at a time: temporaries have at most `most` elements (0: SLICE), or V."""
     num_rows, num_slots = shape
+    most = most or SLICE
     slots = max(1, most // (size * max(1, num_rows)))
     rows = num_rows if slots > 1 else max(1, most // size)
     columns = [

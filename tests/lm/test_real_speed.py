@@ -72,7 +72,7 @@ def test_an_unknown_part_is_refused_before_anything_is_loaded(capsys):
         real_speed.main([*PAIR, "data=x.jsonl", "parts=contexts"])
     assert caught.value.code == 2
     assert (
-        "parts must be among generate, forwards, measures, recorded, context, packed, got contexts"
+        "parts must be among generate, forwards, measures, rounds, recorded, context, packed, got contexts"
         in capsys.readouterr().err
     )
 
