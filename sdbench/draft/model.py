@@ -111,19 +111,21 @@ def draw_tokens(
     `forward` returns the logits [B,1,V] of the last id and the states [B,t,d] of all.
     """
     tokens: list[Tensor] = []
-    ids_of_slots: list[Tensor] = []
-    slots: dict[str, Tensor] = {}
-    for k, (plan, uniforms) in enumerate(zip(plans, u.unbind(1), strict=True)):
+    choices: list[Tensor] = []  # the same as ids that the vocabulary has
+    block: dict[str, Tensor] = {}
+    for slot, (plan, uniforms) in enumerate(zip(plans, u.unbind(1), strict=True)):
         raw, hidden = forward(ids, plan)
         logits = warp.used(raw[:, 0])
         q = warp.law(logits)
         tokens.append(q if warp.is_greedy else draw(q, uniforms))
-        ids = clamp_nan_ids(tokens[-1], logits.shape[-1])[:, None]
-        ids_of_slots.append(ids[:, 0])
-        slot = {"law": q, "raw": logits, "draft_hidden": hidden[:, -1]}
-        for name in wanted if warp.is_greedy else ("law", *wanted):  # stacked at the end, all laws would be held twice
-            if name not in slots:
-                slots[name] = slot[name].new_empty(len(ids), len(plans), *slot[name].shape[1:])
-            slots[name][:, k] = slot[name]
-    law = torch.stack(ids_of_slots, 1) if warp.is_greedy else slots["law"]
-    return torch.stack(tokens, 1), law, *(slots[name] for name in wanted)
+        choices.append(clamp_nan_ids(tokens[-1], logits.shape[-1]))
+        ids = choices[-1][:, None]
+        parts = {"raw": logits} | ({} if warp.is_greedy else {"law": q})
+        if "draft_hidden" in wanted:
+            parts["draft_hidden"] = hidden[:, -1]
+        for name in parts.keys() & {"law", *wanted}:  # stacked at the end, all laws would be held twice
+            if name not in block:
+                block[name] = parts[name].new_empty(len(ids), len(plans), *parts[name].shape[1:])
+            block[name][:, slot] = parts[name]
+    law = torch.stack(choices, 1) if warp.is_greedy else block["law"]
+    return torch.stack(tokens, 1), law, *(block[name] for name in wanted)
