@@ -1,15 +1,15 @@
 """results/real/speed.md: the engine's speed with a real pair, against transformers' generate and against its own model forwards.
 
-    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,measures,rounds,recorded,context,packed]
+    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,rounds,recorded,context,packed]
                                  [dtype=bfloat16] [threads=1] [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
 
 TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another. Part
-`forwards` times calls without measures, and `measures` with all measures, as a run makes them; `rounds` divides rounds with all
-measures by the forwards in them; `recorded` compares steps that are
-traced (as those of narrow models are) with steps that run eagerly (as those of models of this size do), `context` pieces of 4,000
-tokens with pieces of 500, and `packed` packed weights (model.packed=true) with weights as they are. What is compared takes turns
-in one process, on a machine where nothing else runs; a figure is the median of ratios with their smallest and largest, after one
-warm-up. `out` gets speed.csv and speed.md; figures of other parts that are there stay.
+`forwards` divides whole calls without measures by their model forwards, made again without the engine; `rounds` divides rounds,
+without measures and with all of them, as a run makes them, by the forwards in them. `recorded` compares steps that are traced (as
+those of narrow models are) with steps that run eagerly (as those of models of this size do), `context` pieces of 4,000 tokens with
+pieces of 500, and `packed` packed weights (model.packed=true) with weights as they are. What is compared takes turns in one
+process, on a machine where nothing else runs; a figure is the median of ratios with their smallest and largest, after one warm-up.
+`out` gets speed.csv and speed.md; figures of other parts that are there stay.
 """
 
 import sys
@@ -37,7 +37,7 @@ from sdbench.verify import Exact
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 DEFAULTS = {
-    "parts": "generate,forwards,measures,rounds,recorded,context,packed",
+    "parts": "generate,forwards,rounds,recorded,context,packed",
     "dtype": "bfloat16",
     "threads": "1",
     "repeats": "3",
@@ -64,7 +64,7 @@ def over_generate(bench: Bench) -> Iterator[Figure]:
 
 
 def settings(bench: Bench, measure: bool) -> Iterator[tuple[str, list[list[int]], dict[str, Any]]]:
-    """Yield name, texts and options of calls with all measures or none: one text and 32, at T = 0 and 1."""
+    """Yield name, texts and options of calls with all measures, as a run makes them, or none: one text and 32, at T = 0 and 1."""
     single, texts = bench.prompts(1, PROMPT), bench.prompts(32, PROMPT // 2)
     kind = "all measures" if measure else "no measures"
     for temperature, more in enumerate((GREEDY, {})):
@@ -72,18 +72,18 @@ def settings(bench: Bench, measure: bool) -> Iterator[tuple[str, list[list[int]]
         yield f"batch 32, {kind}, T = {temperature}", texts, {"measure": measure, **more}
 
 
-def over_forwards(bench: Bench, measure: bool) -> Iterator[Figure]:
+def over_forwards(bench: Bench) -> Iterator[Figure]:
     """Yield the time of a call, which runs eagerly at this size, divided by that of its bare model forwards."""
-    for name, texts, more in settings(bench, measure):
+    for name, texts, more in settings(bench, measure=False):
         yield from over_bare(bench, name, texts, ways=[""], **more)
 
 
 def over_its_forwards(bench: Bench) -> Iterator[Figure]:
-    """Yield the time of rounds with all measures divided by that of the model forwards in them, in the same calls.
+    """Yield the time of rounds divided by that of the model forwards in them, in the same calls.
 
     Prompts are read outside rounds. Unlike `over_forwards` this needs no second run, whose time the machine may change.
     """
-    for name, texts, more in settings(bench, measure=True):
+    for name, texts, more in chain(settings(bench, measure=False), settings(bench, measure=True)):
         more |= {"capture": "off"}
         bench.ours(texts, [0.5], **more)
         ratios, count, engine = [], 0, bench.engine("off")
@@ -218,8 +218,7 @@ def main(words: list[str]) -> int:
             )
     measured = {
         "generate": over_generate(bench),
-        "forwards": over_forwards(bench, measure=False),
-        "measures": over_forwards(bench, measure=True),
+        "forwards": over_forwards(bench),
         "rounds": over_its_forwards(bench),
         "recorded": recorded_over_eager(bench),
         "context": long_over_short(bench, context),
