@@ -4,6 +4,7 @@ A law is a float tensor [..., V], or int64 ids [...] with all mass on one token.
 float32.
 """
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -52,13 +53,16 @@ class Warp:
         """Return un-tempered logits [..., V] of the used ids, in float32 or better."""
         return in_float32(self.used(logits))
 
-    def law(self, logits: Tensor) -> Tensor:
-        """Return the law [..., V] of a model's logits, or ids [...] at temperature 0: V where they are NaN (`has_nan_law`)."""
+    def law(self, logits: Tensor, memory: Tensor | None = None) -> Tensor:
+        """Return the law [..., V] of a model's logits, or ids [...] at temperature 0: V where they are NaN (`has_nan_law`).
+
+        memory: see `by_slices`.
+        """
         if self.is_greedy:
             logits = self.used(logits)  # without a copy in float32
             highest, ids = logits.max(-1)
             return ids.masked_fill(highest.isnan(), logits.shape[-1])
-        return by_slices(lambda part: self._cut(self._scale(part)).softmax(-1), self.used(logits))
+        return by_slices(lambda part: self._cut(self._scale(part)).softmax(-1), self.used(logits), memory=memory)
 
     def log_law(self, logits: Tensor) -> Tensor:
         """Return log law(logits) [..., V] above temperature 0, as losses need it: finite, and with a gradient at every token.
@@ -169,10 +173,10 @@ def draw(law: Tensor, u: Tensor) -> Tensor:
     """
     if law.device.type == "mps":  # it has no float64
         return draw(law.cpu(), u.cpu()).to(law.device)
-    return by_slices(_drawn, law, u)
+    return by_slices(_draw, law, u)
 
 
-def _drawn(law: Tensor, u: Tensor) -> Tensor:
+def _draw(law: Tensor, u: Tensor) -> Tensor:
     cdf = law.cumsum(-1, dtype=torch.float64)
     return torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)[..., 0]
 
@@ -193,11 +197,12 @@ def slice_size(device: str) -> int:
     return SLICE * torch.get_num_threads() if device == "cpu" else CHUNK
 
 
-def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor) -> Tensor:
+def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor, memory: Tensor | None = None) -> Tensor:
     """Return `work` of laws or logits [..., V], and of other tensors [...], which does the same to each of them.
 
     On a CPU large temporaries cost more time than the arithmetic, because the system clears the memory of each. A step that is
-    traced is not cut, since its trace would have a fixed number of slices.
+    traced is not cut, since its trace would have a fixed number of slices. memory: in which the result may be, if it has several
+    slices; it has the dtype and at least the size of the result.
     """
     size, most = laws.shape[-1], slice_size(laws.device.type)
     if laws.numel() <= max(most, size) or torch._C._get_tracing_state() is not None:
@@ -205,7 +210,8 @@ def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor) -> Tenso
     count = max(1, most // size)
     slices = zip(*(x.flatten(0, laws.ndim - 2).split(count) for x in (laws, *more)), strict=True)
     first = work(*next(slices))
-    out = first.new_empty(laws.shape[:-1].numel(), *first.shape[1:])
+    shape = laws.shape[:-1].numel(), *first.shape[1:]
+    out = first.new_empty(shape) if memory is None else memory[: math.prod(shape)].view(shape)
     out[:count] = first
     for number, parts in enumerate(slices, 1):
         out[number * count : (number + 1) * count] = work(*parts)
