@@ -4,7 +4,6 @@ A law is a float tensor [..., V], or int64 ids [...] with all mass on one token.
 float32.
 """
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -53,16 +52,23 @@ class Warp:
         """Return un-tempered logits [..., V] of the used ids, in float32 or better."""
         return in_float32(self.used(logits))
 
-    def law(self, logits: Tensor, memory: Tensor | None = None) -> Tensor:
+    def law(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
         """Return the law [..., V] of a model's logits, or ids [...] at temperature 0: V where they are NaN (`has_nan_law`).
 
-        memory: see `by_slices`.
+        A law is written to `out`, if that is given.
         """
         if self.is_greedy:
             logits = self.used(logits)  # without a copy in float32
             highest, ids = logits.max(-1)
             return ids.masked_fill(highest.isnan(), logits.shape[-1])
-        return by_slices(lambda part: self._cut(self._scale(part)).softmax(-1), self.used(logits), memory=memory)
+
+        def work(part: Tensor, out: Tensor | None = None) -> Tensor:
+            return torch.softmax(self._cut(self._scale(part)), -1, out=out)
+
+        logits = self.used(logits)
+        if out is None and is_sliced(logits):
+            out = logits.new_empty(logits.shape, dtype=law_dtype(logits.dtype))
+        return by_slices(work, logits, out=out)
 
     def log_law(self, logits: Tensor) -> Tensor:
         """Return log law(logits) [..., V] above temperature 0, as losses need it: finite, and with a gradient at every token.
@@ -118,6 +124,11 @@ def _cut_sorted(logits: Tensor, top_p: float) -> Tensor:
     drop = ordered.softmax(-1).cumsum(-1) <= 1 - top_p
     drop[..., -1] = False
     return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)
+
+
+def law_dtype(dtype: torch.dtype) -> torch.dtype:
+    """Return the dtype of laws of a model in this dtype."""
+    return torch.promote_types(dtype, torch.float32)
 
 
 def in_float32(logits: Tensor) -> Tensor:
@@ -177,7 +188,7 @@ def draw(law: Tensor, u: Tensor) -> Tensor:
 
 
 def _draw(law: Tensor, u: Tensor) -> Tensor:
-    cdf = law.cumsum(-1, dtype=torch.float64)
+    cdf = law.to(torch.float64, copy=True).cumsum_(-1)  # in place: half the memory
     return torch.searchsorted(cdf, u[..., None] * cdf[..., -1:], right=True)[..., 0]
 
 
@@ -197,25 +208,26 @@ def slice_size(device: str) -> int:
     return SLICE * torch.get_num_threads() if device == "cpu" else CHUNK
 
 
-def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor, memory: Tensor | None = None) -> Tensor:
+def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor, out: Tensor | None = None) -> Tensor:
     """Return `work` of laws or logits [..., V], and of other tensors [...], which does the same to each of them.
 
     On a CPU large temporaries cost more time than the arithmetic, because the system clears the memory of each. A step that is
-    traced is not cut, since its trace would have a fixed number of slices. memory: in which the result may be, if it has several
-    slices; it has the dtype and at least the size of the result.
+    traced is not cut, since its trace would have a fixed number of slices. Where `out` is given, which is contiguous, `work` writes
+    to parts of it, its last argument.
     """
-    size, most = laws.shape[-1], slice_size(laws.device.type)
-    if laws.numel() <= max(most, size) or torch._C._get_tracing_state() is not None:
-        return work(laws, *more)
-    count = max(1, most // size)
-    slices = zip(*(x.flatten(0, laws.ndim - 2).split(count) for x in (laws, *more)), strict=True)
-    first = work(*next(slices))
-    shape = laws.shape[:-1].numel(), *first.shape[1:]
-    out = first.new_empty(shape) if memory is None else memory[: math.prod(shape)].view(shape)
-    out[:count] = first
-    for number, parts in enumerate(slices, 1):
-        out[number * count : (number + 1) * count] = work(*parts)
-    return out.view(*laws.shape[:-1], *first.shape[1:])
+    inputs = (laws, *more) if out is None else (laws, *more, out)
+    if not is_sliced(laws):
+        return work(*inputs)
+    count = max(1, slice_size(laws.device.type) // laws.shape[-1])
+    slices = zip(*(x.flatten(0, laws.ndim - 2).split(count) for x in inputs), strict=True)
+    results = [work(*parts) for parts in slices]
+    return torch.cat(results).view(*laws.shape[:-1], *results[0].shape[1:]) if out is None else out
+
+
+def is_sliced(laws: Tensor) -> bool:
+    """Return whether `by_slices` cuts these laws."""
+    is_large = laws.numel() > max(slice_size(laws.device.type), laws.shape[-1])
+    return is_large and torch._C._get_tracing_state() is None
 
 
 def total_variation(p: Tensor, q: Tensor) -> Tensor:

@@ -11,7 +11,7 @@ from sdbench.draft.base import BaseDrafter
 from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
 from sdbench.lm.plan import Plan
-from sdbench.probs import Warp, clamp_nan_ids, draw
+from sdbench.probs import Warp, clamp_nan_ids, draw, law_dtype
 from sdbench.types import Context, DraftBlock, DraftSetup, Limits
 
 
@@ -112,20 +112,26 @@ def draw_tokens(
     """
     tokens: list[Tensor] = []
     choices: list[Tensor] = []  # the same as ids that the vocabulary has
-    block: dict[str, Tensor] = {}
-    for slot, (plan, uniforms) in enumerate(zip(plans, u.unbind(1), strict=True)):
+    block: dict[str, Tensor] = {}  # [K,B,…], to which each slot is written at once: a stack would hold all laws twice
+
+    def slot_of(name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
+        if name not in block:
+            block[name] = u.new_empty(len(plans), *shape, dtype=dtype)
+        return block[name][len(tokens)]
+
+    for plan, uniforms in zip(plans, u.unbind(1), strict=True):
         raw, hidden = forward(ids, plan)
         logits = warp.used(raw[:, 0])
-        q = warp.law(logits)
-        tokens.append(q if warp.is_greedy else draw(q, uniforms))
-        choices.append(clamp_nan_ids(tokens[-1], logits.shape[-1]))
+        for name in wanted:
+            part = logits if name == "raw" else hidden[:, -1]
+            slot_of(name, part.shape, part.dtype).copy_(part)
+        if warp.is_greedy:
+            token = warp.law(logits)
+        else:
+            law = slot_of("law", logits.shape, law_dtype(logits.dtype))
+            token = draw(warp.law(logits, law), uniforms)
+        tokens.append(token)
+        choices.append(clamp_nan_ids(token, logits.shape[-1]))
         ids = choices[-1][:, None]
-        parts = {"raw": logits} | ({} if warp.is_greedy else {"law": q})
-        if "draft_hidden" in wanted:
-            parts["draft_hidden"] = hidden[:, -1]
-        for name in parts.keys() & {"law", *wanted}:  # stacked at the end, all laws would be held twice
-            if name not in block:
-                block[name] = parts[name].new_empty(len(ids), len(plans), *parts[name].shape[1:])
-            block[name][:, slot] = parts[name]
-    law = torch.stack(choices, 1) if warp.is_greedy else block["law"]
-    return torch.stack(tokens, 1), law, *(block[name] for name in wanted)
+    laws = torch.stack(choices, 1) if warp.is_greedy else block["law"].transpose(0, 1)
+    return torch.stack(tokens, 1), laws, *(block[name].transpose(0, 1) for name in wanted)

@@ -4,6 +4,7 @@ A text depends only on (seed, key, sample, verifier, num_draft): noise is a func
 each other. In float64 this holds token for token; in lower precision two batch shapes may round a near-tie differently.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -20,7 +21,7 @@ from sdbench.engine.prefill import Prefixes
 from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
 from sdbench.engine.score import score_block
 from sdbench.lm.model import LM
-from sdbench.probs import Warp, clamp_nan_ids, has_nan_law, is_ids
+from sdbench.probs import Warp, clamp_nan_ids, has_nan_law, is_ids, law_dtype, slice_size
 from sdbench.types import (
     DRAFTER_NEEDS,
     DraftBlock,
@@ -200,8 +201,8 @@ class BatchRun:
         valid = ids.clamp(0, self.num_ids - 1)  # a slot that is not offered may hold anything
         kv_length = self.target.kv_length(batch.longest + width, batch.cache)
         begun = draft.partial_forward
-        memory = self._law_memory(len(ids) * (width + 1))
-        step = partial(score_block, self.target, batch.cache, warp, wanted, begun.num_layers, width + 1, memory=memory)
+        out = self._law_memory(len(ids), width + 1)
+        step = partial(score_block, self.target, batch.cache, warp, wanted, begun.num_layers, width + 1, out=out)
         name = "score", warp, wanted, begun.num_layers, width
         p, *more = batch.cache.steps(step, name, kv_length, valid, positions, *begun.states)
         if warp.is_greedy:
@@ -216,17 +217,18 @@ class BatchRun:
         count = len(batch.rows)
         return (evidence, ids) if count == len(ids) else (evidence.rows(slice(0, count)), ids[:count])
 
-    def _law_memory(self, num_laws: int) -> Tensor | None:
-        """Return memory for the target's laws of a round, the same in each round: to get it anew costs 2 % of a round of 32 texts.
+    def _law_memory(self, num_rows: int, num_slots: int) -> Tensor | None:
+        """Return memory [B,K+1,V] for the target's laws, the same in each round: to get it anew costs time.
 
-        None where laws are ids, or steps are captured and keep their results.
+        None where laws are ids or few, or steps are captured and keep their results.
         """
-        if self.options.warp.is_greedy or self.target.mode != "off":
+        shape, device = (num_rows, num_slots, self.num_ids), self.target.device
+        size = math.prod(shape)
+        if self.options.warp.is_greedy or self.target.mode != "off" or size <= slice_size(device.type):
             return None
-        if self.laws is None or len(self.laws) < num_laws * self.num_ids:
-            dtype = torch.promote_types(self.target.dtype, torch.float32)
-            self.laws = torch.empty(num_laws * self.num_ids, dtype=dtype, device=self.target.device)
-        return self.laws
+        if self.laws is None or len(self.laws) < size:
+            self.laws = torch.empty(size, dtype=law_dtype(self.target.dtype), device=device)
+        return self.laws[:size].view(shape)
 
     def _verify(self, batch: Batch, evidence: Evidence, u: Tensor) -> Verdict:
         """Let each family judge its rows."""

@@ -21,12 +21,12 @@ def score_block(
     ids: Tensor,
     positions: Tensor,
     *states: Tensor,
-    memory: Tensor | None = None,
+    out: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
     """Run the target over ids [B,T] at these positions: the end of each text that it has not read, and K drafts.
 
     Return its law after the last `keep` = K+1 of them, [B,K+1,V] or at temperature 0 ids [B,K+1], and what else is wanted there.
-    The first `num_layers` layers have run; `states` are theirs. memory: in which the law may be.
+    The first `num_layers` layers have run; `states` are theirs. The law is written to `out`, if that is given.
     """
     plan = target.plan(positions, cache, kv_length)
     with target.layer_states("layer_hidden" in wanted) as layer_states:
@@ -34,4 +34,4 @@ def score_block(
         raw, hidden = target.forward_hidden(ids, plan, cache, keep=keep, begun=begun)
     logits = warp.used(raw)
     extra = {"raw": logits, "target_hidden": hidden, "layer_hidden": concatenate_states(layer_states)}
-    return warp.law(logits, memory), *(extra[name][:, -keep:] for name in wanted)
+    return warp.law(logits, out), *(extra[name][:, -keep:] for name in wanted)

@@ -104,6 +104,14 @@ class Evidence:
         assert not self.draft.q.is_floating_point(), "a drafter that samples from a law keeps its logits where asked"
         return log_p, log_p.new_full(log_p.shape, -float("inf")).scatter_(-1, pick(self.draft.q)[..., None], 0)
 
+    def raw_laws(self, pick: Callable[[Tensor], Tensor] = lambda slots: slots) -> tuple[Tensor, Tensor]:
+        """Return the un-tempered laws [B,k,V] of target and draft, as `raw_logs` does their logarithms."""
+        if self.logits is None or self.draft.logits is None:
+            log_p, log_q = self.raw_logs(pick)
+            return log_p.exp_(), log_q.exp_()
+        p, q = (_in_float32(pick(logits)).softmax(-1) for logits in (self.logits[:, :-1], self.draft.logits))
+        return p, q
+
     def rows(self, index: Any) -> Evidence:
         """Return the evidence of a slice or an index [b] of its rows."""
         kept = ("logits", "target_hidden", "layer_hidden")
@@ -111,9 +119,13 @@ class Evidence:
         return replace(self, p=self.p[index], draft=self.draft.rows(index), **parts)
 
 
+def _in_float32(logits: Tensor) -> Tensor:
+    return logits if logits.element_size() >= 4 else logits.float()  # as in probs.py, which imports torch
+
+
 def _log_law(logits: Tensor) -> Tensor:
     """Return the log-law [..., V] of logits, in float32 or better."""
-    return (logits if logits.element_size() >= 4 else logits.float()).log_softmax(-1)
+    return _in_float32(logits).log_softmax(-1)
 
 
 @dataclass(frozen=True, slots=True)

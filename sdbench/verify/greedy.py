@@ -139,7 +139,7 @@ def greedy_measures(evidence: Evidence) -> Measures:
     x = evidence.draft.tokens
 
     def work(part: Part) -> Tensor:
-        p, q = raw_laws(evidence, part)
+        p, q = evidence.raw_laws(lambda slots: slots[part])
         values = at(p, x[part]), at(q, x[part])
         return torch.stack((*values, (p.sub_(q).abs_().sum(-1) / 2).clamp_max_(1)), -1)
 
