@@ -58,7 +58,7 @@ DEFAULTS = {
 OTHERS = """\
 `input_throughput` is the difference of two fields of `vllm bench serve`. Its `max_` fields count by whole seconds since the first
 request, and `max_output_tokens_per_s` counts chunks; our tables have the most requests that were under way at one time
-(`peak_concurrency`) instead. Of times between chunks our records keep the mean of each answer alone (`tpot`). Not compared:
+(`peak_concurrency`) instead. A chunk can hold several tokens: `itl` is per chunk on both sides, `tpot` per token. Not compared:
 `median_*` (the 50th percentile), `std_*` (of the same values), `spec_decode_*` (sums over all requests that the server counts;
 our quality pass has them for each text), `rtfx` (audio). Without a counterpart there: limits of percentiles and of goodput,
 seconds from the planned arrival, the server's queue, saturation.

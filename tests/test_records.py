@@ -17,9 +17,11 @@ import sdbench
 from sdbench.metrics.summary import summarise
 from sdbench.records import Cell, GenerationRecord, SchemaError, Store, cell_key, measured
 from sdbench.records import store as store_module
-from sdbench.records.measured import CallRecord, PooledRecord
+from sdbench.records.compact import compact, small_parts
+from sdbench.records.measured import CallRecord, OpenLoadRecord, PooledRecord
 from sdbench.records.parts import commit_table
 from sdbench.records.schema import generation_tables
+from sdbench.records.snapshot import take_snapshot
 from sdbench.report.sweep import Sweep, sweeps_of
 from tests.records.equality import assert_same_records
 from tests.records.synthetic import Shape, cell, sweep, timings, write_synthetic
@@ -733,3 +735,28 @@ def test_pooled_counts_from_before_force_are_left_out_once_a_text_is_new(tmp_pat
         assert sdbench.read(tmp_path).pooled["block"].tolist() == ["old target"], "of the old server"
         store.append([PooledRecord(ENSEMBLE.key, accepted=9.0, block="new", epoch=1, **counts)])
     assert sorted(sdbench.read(tmp_path).pooled["block"]) == ["new", "old target"]
+
+
+def test_open_loads_from_before_their_gaps_are_read_beside_new_ones(tmp_path: Path):
+    """Also once parts are merged: null for what was not recorded, an empty list for an answer in one chunk."""
+
+    def loads(*gaps: tuple[float, ...] | None, begin: int = 0) -> list[OpenLoadRecord]:
+        seconds = {"arrival_s": 0.0, "sent_s": 0.0, "first_token_s": 1.0, "last_token_s": 2.0, "under_way": 1}
+        load = OpenLoadRecord("p", "m", TARGET.key, "0", 0, 2.0, "s", request=0, tokens=9, **seconds)
+        return [dataclasses.replace(load, request=begin + i, gaps_s=each) for i, each in enumerate(gaps)]
+
+    def held() -> list[list[float] | None]:
+        frame = sdbench.read(tmp_path).open_loads.sort_values("request")
+        return [None if each is None else list(each) for each in frame["gaps_s"]]
+
+    old = measured.plain_table(loads(None, None), "open_loads", run="r").drop_columns(["gaps_s"])
+    with Store.open(tmp_path, config={}, provenance={}) as store:
+        store.add_cells([TARGET])
+        commit_table(tmp_path / "records" / "open_loads-20260101T000000.000000-0a.parquet", old)
+        assert held() == [None, None]
+        store.append(loads((0.5, 0.25), (), None, begin=2))
+        assert held() == [None, None, [0.5, 0.25], [], None]
+    snapshot = take_snapshot(tmp_path / "records")
+    assert compact(snapshot, tmp_path / "records", "open_loads", small_parts(snapshot, "open_loads"), owner="")
+    assert len(list((tmp_path / "records").glob("open_loads-*"))) == 1
+    assert held() == [None, None, [0.5, 0.25], [], None]

@@ -1,9 +1,9 @@
 """Requests that arrive at a rate: latency, goodput, and the rate at which a setting no longer keeps up.
 
 Latency counts from the planned arrival. The unit is the request: limits of a percentile are order statistics, those of goodput
-a proportion's. They treat requests as independent, also those of the same text. Requests close in time share a queue, so near
-saturation these limits are narrower than the spread of several passes. The unit of a gain is the text: requests of the same text
-are summed.
+a proportion's. An answer has many times between chunks: those of whole requests are resampled together. All these limits treat
+requests as independent, also those of the same text. Requests close in time share a queue, so near saturation the limits are
+narrower than the spread of several passes. The unit of a gain is the text: requests of the same text are summed.
 
 Saturation shows in the growth of latency. If every second of arrivals adds b seconds to the latency, requests that arrive
 within T seconds leave within T (1 + b), so 1 / (1 + b) of them are served. The first requests, which meet an empty server, are
@@ -18,12 +18,24 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics.columns import estimate_of, spread, spread_names
-from sdbench.metrics.stats import NAN, Estimate, proportion_interval, quantile_interval, rates_interval, student
+from sdbench.metrics.stats import (
+    NAN,
+    Estimate,
+    pooled_quantiles,
+    proportion_interval,
+    quantile_interval,
+    rates_interval,
+    student,
+)
 from sdbench.metrics.text import format_interval
 
 PERCENTILES = (50, 90, 99)
-SECONDS = ("ttft_s", "cached_ttft_s", "tpot_s", "e2el_s", "queue_s", "service_s")
-LATENCIES = tuple(f"{name.removesuffix('_s')}_p{percent}_s" for name in SECONDS for percent in PERCENTILES)
+SECONDS = ("ttft_s", "cached_ttft_s", "tpot_s", "e2el_s", "queue_s", "service_s")  # a request has one of each
+LATENCIES = tuple(
+    f"{name}_p{percent}_s"
+    for name in ("ttft", "cached_ttft", "tpot", "itl", "e2el", "queue", "service")
+    for percent in PERCENTILES
+)
 GAINS = ("gain_over_target", "gain_over_lossless")
 WITH_INTERVALS = ("throughput", "goodput", *LATENCIES, *GAINS)
 COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s", "is_cached"]
@@ -59,6 +71,7 @@ def open_load_table(
             for percent in PERCENTILES:
                 estimate = quantile_interval(values, percent / 100, level=level)
                 row |= spread(f"{name.removesuffix('_s')}_p{percent}_s", estimate)
+        row |= _between_chunks(answered["gaps_s"], level=level)
         rows.append(row | gains(part, requests[requests["rate"] == rate], level=level))
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -98,6 +111,18 @@ def _with_cached_apart(requests: pd.DataFrame) -> pd.DataFrame:
     """Times to the first token of prompts that may be cached under a name of their own."""
     is_cached, seconds = requests["is_cached"].astype(bool), requests["ttft_s"]
     return requests.assign(ttft_s=seconds.mask(is_cached), cached_ttft_s=seconds.where(is_cached))
+
+
+def _between_chunks(gaps: pd.Series, *, level: float) -> dict[str, float]:
+    """Return percentiles of the times between chunks of all answers; NaN if a record is too old to have them, because the others
+    alone are not the whole load.
+    """
+    groups = [] if gaps.isna().any() else gaps.tolist()
+    estimates = pooled_quantiles(groups, [percent / 100 for percent in PERCENTILES], level=level)
+    columns: dict[str, float] = {}
+    for percent, estimate in zip(PERCENTILES, estimates, strict=True):
+        columns |= spread(f"itl_p{percent}_s", estimate)
+    return columns
 
 
 def seconds_of(part: pd.DataFrame) -> float:

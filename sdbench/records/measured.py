@@ -117,6 +117,7 @@ class OpenLoadRecord:
     failure: str = ""
     is_cached: bool = False  # whether the server may have had the prompt in its cache
     loop: str = ""  # a hash of what all repeats of the loop share; empty in records of before
+    gaps_s: tuple[float, ...] | None = None  # between successive chunks of the answer; None if it failed, and in records of before
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +165,7 @@ def plain_table(records: Sequence[Any], kind: str, *, run: str) -> pa.Table:
     import pyarrow as pa
 
     types = {"str": pa.string(), "int": pa.int64(), "float": pa.float64(), "bool": pa.bool_()}
+    types["tuple[float, ...] | None"] = pa.list_(pa.float64())
     record_fields = fields(PLAIN[kind])
     columns = {f.name: pa.array([getattr(r, f.name) for r in records], types[str(f.type)]) for f in record_fields}
     return pa.table(columns | {"run": pa.array([run] * len(records), pa.string())})

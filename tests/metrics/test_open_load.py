@@ -44,6 +44,7 @@ def queue(
                 "server_queue_s": begin - arrival,
                 "first_token_s": begin + TTFT * service_s,
                 "last_token_s": begin + service_s,
+                "gaps_s": None,
                 **more,
             }
         )
@@ -66,6 +67,39 @@ def test_percentiles_count_from_the_arrival_and_the_queue_is_apart():
     assert row["e2el_p50_s_low"] <= row["e2el_p50_s"] <= row["e2el_p50_s_high"]
     assert np.isnan(row["e2el_p99_s_high"]), "100 requests do not bound a 99th percentile from above"
     assert row["n"] == 100
+
+
+def with_gaps(frame: pd.DataFrame) -> pd.DataFrame:
+    """Answers of one chunk and more, with a seed."""
+    draws = np.random.default_rng(3)
+    gaps = [np.round(draws.gamma(2.0, 0.01, draws.integers(0, 12)), 6) for _ in range(len(frame))]
+    return frame.assign(gaps_s=pd.Series(gaps, index=frame.index))
+
+
+def test_percentiles_of_the_times_between_chunks_are_those_of_all_answers():
+    frame = with_gaps(queue("lossless", 2.0, 0.4))
+    assert frame["gaps_s"].map(len).eq(0).any(), "an answer of one chunk has no gap"
+    row, gaps = row_of(frame), np.concatenate(frame["gaps_s"].tolist())
+    for percent in (50, 90, 99):
+        assert row[f"itl_p{percent}_s"] == np.percentile(gaps, percent)
+        assert row[f"itl_p{percent}_s_low"] < row[f"itl_p{percent}_s"]
+    assert row["itl_p50_s"] < row["itl_p50_s_high"]
+    failed = failing(frame, [0]).assign(gaps_s=[None, *frame["gaps_s"][1:]])
+    rest = np.concatenate(frame["gaps_s"].tolist()[1:])
+    assert row_of(failed)["itl_p99_s"] == np.percentile(rest, 99), "failed requests are in no latency"
+
+
+def test_records_without_times_between_chunks_give_no_percentile_of_them():
+    """Nor does a load of which only a part has them, such as a pass that went on after an update."""
+    old = queue("lossless", 2.0, 0.4)
+    names = [f"itl_p{percent}_s{end}" for percent in (50, 90, 99) for end in ("", "_low", "_high")]
+    assert row_of(old)[names].isna().all()
+    new = with_gaps(old)
+    assert row_of(new)["itl_p50_s"] > 0
+    assert row_of(new.assign(gaps_s=[None, *new["gaps_s"][1:]]))[names].isna().all()
+    single = new.assign(gaps_s=[[] for _ in range(len(new))])
+    assert row_of(single)[names].isna().all(), "answers of one chunk"
+    assert row_of(old)["tpot_p50_s"] == row_of(new)["tpot_p50_s"]
 
 
 def test_the_first_token_of_a_prompt_that_may_be_cached_has_a_name_of_its_own():

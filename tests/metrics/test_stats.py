@@ -237,3 +237,81 @@ def test_without_spread_no_effect_is_called_detectable():
     assert math.isnan(stats.detectable(x, x))
     assert math.isnan(stats.detectable(x, x + 0.1)), "all differ alike"
     assert stats.detectable(x, np.r_[x[:59], 0]) > 0
+
+
+SHARES = (0.5, 0.9, 0.99)
+
+
+def limits_of(estimates):
+    return np.array([(each.low, each.high) for each in estimates])
+
+
+def test_quantiles_of_groups_are_those_of_all_their_values():
+    rng = np.random.default_rng(0)
+    groups = [rng.gamma(2.0, 1.0, size) for size in rng.integers(0, 40, 60)]
+    estimates = stats.pooled_quantiles(groups, SHARES)
+    assert [each.value for each in estimates] == [np.quantile(np.concatenate(groups), share) for share in SHARES]
+    assert {each.n for each in estimates} == {sum(len(group) > 0 for group in groups)}
+    assert all(each.low < each.value < each.high for each in estimates)
+
+
+@pytest.mark.parametrize("n", [100, 320, 420, 900])
+def test_groups_of_one_value_have_the_limits_of_order_statistics(n):
+    """Up to a rank or two, by the chance of the draws. Where n is too small for a limit there is none."""
+    x = np.random.default_rng(n).gamma(2.0, 1.0, n)
+    pooled = limits_of(stats.pooled_quantiles([[value] for value in x], SHARES))
+    single = limits_of([stats.quantile_interval(x, share) for share in SHARES])
+    assert (np.isnan(pooled) == np.isnan(single)).all()
+    assert np.isnan(pooled[2, 1]) == (n < 368)
+    ranks = [np.searchsorted(np.sort(x), np.nan_to_num(ends)) for ends in (pooled, single)]
+    assert np.abs(ranks[0] - ranks[1]).max() <= 2
+
+
+def test_values_that_agree_within_their_group_count_as_one():
+    """Every value of a group is equal: the limits are nearly those of one value per group, where independent ones are narrower."""
+    x = np.random.default_rng(1).gamma(2.0, 1.0, 200)
+    single = stats.quantile_interval(x, 0.5)
+    (pooled,) = stats.pooled_quantiles([np.full(50, value) for value in x], [0.5])
+    independent = stats.quantile_interval(np.repeat(x, 50), 0.5)
+    assert pooled.high - pooled.low == pytest.approx(single.high - single.low, rel=0.15)
+    assert independent.high - independent.low < 0.5 * (pooled.high - pooled.low)
+
+
+def test_a_tail_that_one_group_makes_has_no_upper_limit():
+    """A hundred groups, one of them slow throughout: with 37 % chance such a sample has none."""
+    groups = [np.linspace(0, 1, 100) for _ in range(99)] + [np.linspace(5, 6, 200)]
+    assert math.isnan(stats.pooled_quantiles(groups, [0.99])[0].high)
+
+
+def test_groups_that_are_alike_have_no_narrower_limits_than_independent_values():
+    groups = [np.linspace(0, 1, 101)] * 20
+    (pooled,) = stats.pooled_quantiles(groups, [0.5])
+    independent = stats.quantile_interval(np.concatenate(groups), 0.5)
+    assert (pooled.low, pooled.high) == (independent.low, independent.high)
+    assert pooled.low < pooled.high
+
+
+@pytest.mark.parametrize("groups", [[], [[], []], [[1.0, 2.0]], [[1.0, 2.0]] * 9])
+def test_few_groups_give_no_limits(groups):
+    (estimate,) = stats.pooled_quantiles(groups, [0.5])
+    n = sum(len(group) > 0 for group in groups)
+    assert (estimate.n, math.isnan(estimate.value)) == (n, not n)
+    assert np.isnan([estimate.low, estimate.high]).all()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [64, 400])
+def test_limits_of_quantiles_of_groups_cover(n):
+    """Groups are slow or fast as a whole, and of different lengths."""
+    runs = 200
+
+    def draw(rng, count):
+        scales = rng.lognormal(0, 0.3, count)
+        return [scale * rng.gamma(4.0, 1.0, size) for scale, size in zip(scales, rng.integers(20, 80, count), strict=True)]
+
+    true = np.quantile(np.concatenate(draw(np.random.default_rng(99), 40_000)), SHARES)
+    covered = np.zeros(len(SHARES))
+    for run in range(runs):
+        limits = limits_of(stats.pooled_quantiles(draw(np.random.default_rng((n, run)), n), SHARES, resamples=1000))
+        covered += ~((limits[:, 0] > true) | (limits[:, 1] < true))  # no limit excludes nothing
+    assert (covered / runs > 0.95 - 3 * math.sqrt(0.95 * 0.05 / runs)).all(), covered

@@ -68,6 +68,8 @@ def test_requests_are_sent_at_their_times_and_nobody_waits_for_an_answer(sent_at
     assert (frame["last_token_s"] >= frame["first_token_s"]).all()
     assert (frame["tokens"] == 3).all()
     assert (frame["failure"] == "").all()
+    gaps = [gap for (gap,) in frame["gaps_s"]]  # a token, then two at once: a gap in an answer
+    assert gaps == pytest.approx(frame["last_token_s"] - frame["first_token_s"], abs=1e-6)
     assert frame["under_way"].max() > 6
     assert frame["example"].tolist()[:2] * 12 == frame["example"].tolist()
     assert frame["server_queue_s"].notna().all()
@@ -120,6 +122,8 @@ def test_failures_are_recorded_and_not_repeated(sent_at, standin, tmp_path):
     assert (failed["rate"] == 800).all()
     assert failed["tokens"].eq(0).all()
     assert failed["last_token_s"].isna().all()
+    assert failed["gaps_s"].isna().all()
+    assert frame.loc[frame["failure"] == "", "gaps_s"].map(len).gt(0).all()
     assert failed["failure"].str.contains("HTTP 429").any()
 
 
@@ -131,11 +135,14 @@ def test_a_trace_is_sent_and_drawn_beside_a_rate(sent_at, standin, tmp_path):
     (sweep,) = sweeps_of([results], [summarise(results)])
     table = FRAMES["open_load"](sweep)
     assert table[["rate", "n", "verifier"]].to_numpy().tolist() == [[400, 12, "lossless"], [500, 14, "lossless"]]
+    assert table[["itl_p50_s", "itl_p50_s_low", "itl_p50_s_high"]].notna().all().all()
     assert table["goodput"].gt(0).all()
     latency, quality = open_load(sweep), goodput(sweep)
     assert latency is not None
     assert quality is not None
-    assert [axis.get_title() for axis in latency.axes] == ["to the first token", "between tokens", "whole answer"]
+    assert [axis.get_title() for axis in latency.axes] == [
+        *("to the first token", "between tokens", "between chunks", "whole answer")
+    ]
     assert [axis.get_title(loc="left") for axis in quality.axes] == ["400 requests/s", "500 requests/s"]
 
 

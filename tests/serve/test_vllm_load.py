@@ -46,6 +46,17 @@ def test_chunks_come_with_the_answer():
     answer = SimpleNamespace(chunks=((0.5, 1), (0.75, 3)), num_tokens=4, server_s={})
     sent = SentRequest.of_answer(0, 10.0, 1, 0.0, answer)
     assert (sent.chunks_s, sent.first_token_s, sent.last_token_s) == ((10.5, 10.75), 10.5, 10.75)
+    assert sent.gaps_s == (0.25,)
+
+
+def test_gaps_are_of_whole_microseconds_and_an_answer_of_one_chunk_has_none():
+    def gaps_of(*times: float) -> tuple[float, ...] | None:
+        answer = SimpleNamespace(chunks=tuple((when, 2) for when in times), num_tokens=2 * len(times), server_s={})
+        return SentRequest.of_answer(0, 10.0, 1, 0.0, answer).gaps_s
+
+    assert gaps_of(0.5, 0.5123456789, 0.6) == (0.012346, 0.087654)
+    assert gaps_of(0.5) == ()
+    assert gaps_of() is None, "it failed"
 
 
 def test_an_answer_without_a_token_is_a_failure_and_no_fast_answer():

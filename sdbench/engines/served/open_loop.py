@@ -13,6 +13,7 @@ import secrets
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from sdbench.plan import WorkItem
@@ -45,7 +46,7 @@ class SentRequest:
     tokens: int = 0
     server_s: Mapping[str, float] = field(default_factory=dict)
     failure: str = ""
-    chunks_s: tuple[float, ...] = ()  # when each chunk with tokens came; not in the records
+    chunks_s: tuple[float, ...] = ()  # when each chunk with tokens came; the records have the gaps between them
 
     @classmethod
     def of_answer(cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer) -> SentRequest:
@@ -55,6 +56,13 @@ class SentRequest:
             return cls(number, sent_s, NAN, NAN, under_way, started_at, failure="it sent no token")
         more = {"tokens": answer.num_tokens, "server_s": answer.server_s, "chunks_s": times}
         return cls(number, sent_s, times[0], times[-1], under_way, started_at, **more)
+
+    @property
+    def gaps_s(self) -> tuple[float, ...] | None:
+        """Seconds between successive chunks, to the microsecond; None for a failure."""
+        if self.failure:
+            return None
+        return tuple(round(after - before, 6) for before, after in pairwise(self.chunks_s))
 
 
 def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: ServedDecoder) -> list[OpenLoadRecord]:
@@ -80,6 +88,7 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
             started_at=request.started_at,
             failure=request.failure,
             is_cached=arrivals.has_cache or decoder.kind.may_cache_prompts,
+            gaps_s=request.gaps_s,
         )
         for request in open_loop(decoder, cell, arrivals)
     ]

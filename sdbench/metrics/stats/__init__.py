@@ -20,6 +20,7 @@ from sdbench.metrics.stats.intervals import (
     mean_interval,
     mean_limits,
     median_interval,
+    pooled_quantiles,
     proportion_interval,
     quantile_interval,
     rates_interval,

@@ -1,16 +1,17 @@
 """Intervals of means, ratios, proportions, medians and of functions of sums."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from sdbench.metrics.stats.base import NAN, Array, Bounds, Estimate, check_bounds, check_level, values_of
 from sdbench.metrics.stats.conservative import conservative_limits, density, known_or_guessed, trust
-from sdbench.metrics.stats.resample import FEW, bootstrap_sums, quantiles, student, studentised_limits
+from sdbench.metrics.stats.resample import FEW, affordable, bootstrap_sums, quantiles, student, studentised_limits
 
 Ends = tuple[Array, Array]  # lower and upper limits [C]
+SLACK = 1e-6  # of a count: sums of a bootstrap are rounded
 
 
 def mean_limits(
@@ -173,6 +174,48 @@ def quantile_interval(values: ArrayLike, share: float, *, level: float = 0.95) -
     value = float(np.quantile(x, share))
     limits = quantile_test(x, q=value, p=share).confidence_interval(level)
     return Estimate(value, float(limits.low), float(limits.high), len(x))
+
+
+def pooled_quantiles(
+    groups: Sequence[ArrayLike],
+    shares: Sequence[float],
+    *,
+    level: float = 0.95,
+    resamples: int = 10_000,
+    seed: int = 0,
+) -> list[Estimate]:
+    """Return quantiles of all values of groups whose values depend on each other: whole groups are resampled.
+
+    The draws are of the share of values below a quantile; its limits are the values with that share below them (Woodruff 1952,
+    JASA 47:635). With one value per group this resamples the order statistics of `quantile_interval`. No limits are narrower than
+    those of independent values. n is the number of groups with values; below FEW of them there are no limits.
+    """
+    check_level(level)
+    filled = [x for x in map(values_of, groups) if len(x)]
+    n = len(filled)
+    if not n:
+        return [Estimate(NAN, NAN, NAN, 0) for _ in shares]
+    x, group = np.concatenate(filled), np.repeat(np.arange(n), list(map(len, filled)))
+    independent = [quantile_interval(x, share, level=level) for share in shares]
+    if n < FEW:
+        return [Estimate(each.value, NAN, NAN, n) for each in independent]
+    below = [_count_below(x, group, share) for share in shares]
+    counts = np.stack([*below, np.bincount(group).astype(np.float64)], 1)
+    sums = bootstrap_sums(counts, resamples=affordable(n, resamples), seed=seed)
+    low, high = np.quantile(sums[:, :-1] / sums[:, -1:], [(1 - level) / 2, (1 + level) / 2], axis=0) * len(x)
+    padded = np.concatenate([[NAN], np.sort(x), [NAN]])  # a limit beyond all values is none
+    low, high = padded[np.floor(low + SLACK).astype(int)], padded[np.ceil(high - SLACK).astype(int) + 1]
+    return [
+        Estimate(each.value, float(np.minimum(low[i], each.low)), float(np.maximum(high[i], each.high)), n)
+        for i, each in enumerate(independent)
+    ]
+
+
+def _count_below(x: Array, group: NDArray[np.int64], share: float) -> Array:
+    """Return how many values of each group are below a quantile; equal ones count in part, so that the sum is `share` of all."""
+    n, value = int(group.max()) + 1, np.quantile(x, share, method="inverted_cdf")
+    below, equal = (np.bincount(group[where], minlength=n).astype(np.float64) for where in (x < value, x == value))
+    return below + equal * ((share * len(x) - below.sum()) / equal.sum())
 
 
 def median_interval(values: ArrayLike, *, level: float = 0.95) -> Estimate:

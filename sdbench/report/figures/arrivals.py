@@ -13,6 +13,7 @@ PANELS = {
     "ttft": "to the first token",
     "cached_ttft": "to the first token, cached",
     "tpot": "between tokens",
+    "itl": "between chunks",
     "e2el": "whole answer",
 }
 
