@@ -307,7 +307,9 @@ def test_limits_of_quantiles_of_groups_cover(n):
 
     def draw(rng, count):
         scales = rng.lognormal(0, 0.3, count)
-        return [scale * rng.gamma(4.0, 1.0, size) for scale, size in zip(scales, rng.integers(20, 80, count), strict=True)]
+        return [
+            scale * rng.gamma(4.0, 1.0, size) for scale, size in zip(scales, rng.integers(20, 80, count), strict=True)
+        ]
 
     true = np.quantile(np.concatenate(draw(np.random.default_rng(99), 40_000)), SHARES)
     covered = np.zeros(len(SHARES))
