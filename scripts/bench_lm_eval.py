@@ -1,7 +1,7 @@
 """Compare the time of lossless answers at temperature 0 in lm-evaluation-harness: sdbench's model and `hf`, in turns.
 
     python scripts/bench_lm_eval.py [model=llama-tiny] [n=60] [batch=16] [repeats=5] [num_draft=5]
-                                    [draft=FOLDER] [drafter=model] [head=FOLDER] [out=results/benchmarks]
+                                    [draft=FOLDER] [drafter=model] [head=FOLDER] [out=FOLDER]
 
 Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Prints
 the ratio of seconds (ours / hf) of each turn, its median and range, and the number of target passes per row, which is one per token
@@ -42,6 +42,7 @@ SETTING = [
     "model",
     "draft",
     "drafter",
+    "head",
     "num_draft",
     "n",
     "batch",
@@ -110,7 +111,8 @@ def main(words: list[str]) -> None:
     print(f"passes of the target over a row: ours {passes}, hf {tokens}; all texts are equal")
     if options["out"]:
         setting = {name: options.get(name) for name in SETTING} | {
-            "draft": Path(options["draft"]).name or None,
+            "draft": options["draft"] or None,
+            "head": options["head"] or None,
             "threads": torch.get_num_threads(),
         }
         figures = {"ratio": statistics.median(ratios), "ratio_low": low, "ratio_high": high, "turns": repeats}

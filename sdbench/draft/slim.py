@@ -10,7 +10,7 @@ from sdbench.draft.base import num_layers
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.exit import can_continue
 from sdbench.lm.model import LM
-from sdbench.probs import Warp, clamp_nan_ids, dense, draw, normalise, rest_of
+from sdbench.probs import Warp, clamp_nan_ids, dense, draw, in_float32, normalise, rest_of
 from sdbench.types import Context, DraftBlock
 
 
@@ -89,7 +89,7 @@ class SlimVerifier:
         raw, _, states = self.target.forward_exit(valid, plan, cache, self.num_layers)
         raw = self.warp.logits(raw[:, :-1])
         x = clamp_nan_ids(drafts, raw.shape[-1])[..., None]
-        plain = [mix(logs.softmax(-1), raw.softmax(-1), low, high) for logs in logits]
+        plain = [mix(in_float32(drafted).softmax(-1), raw.softmax(-1), low, high) for drafted in logits]
         q = q if self.warp.is_greedy else dense(q, raw.shape[-1])
         ratio, law, redrawn = plain[0] if self.warp.is_greedy else mix(q, self.warp.law(raw), low, high)
         chance = ratio.gather(-1, x)[..., 0].clamp_max(1)

@@ -227,6 +227,7 @@ class BatchRun:
         if self.options.warp.is_greedy or self.target.mode != "off" or size <= slice_size(device.type):
             return None
         if self.laws is None or len(self.laws) < size:
+            self.laws = None  # frees the memory first
             self.laws = torch.empty(size, dtype=law_dtype(self.target.dtype), device=device)
         return self.laws[:size].view(shape)
 

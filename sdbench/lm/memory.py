@@ -64,6 +64,7 @@ def peak_bytes(
     keeps_prompts: bool = False,
     cache_share: float = 0.0,
     num_cores: int = 1,
+    is_cpu: bool = True,
 ) -> PeakBytes:
     """Return the peak memory of a batch of `num_rows` texts, the longest with `length` tokens including its answer.
 
@@ -71,8 +72,8 @@ def peak_bytes(
     (None: all), which suffices unless a distribution is flat (probs.cut_tail). keeps_logits: a rule reads un-tempered logits
     ("raw" in its needs, or "raw_if_greedy" at temperature 0). keeps_prompts: prompts are kept for others with the same
     beginning, as in a run. cache_share: what the drafter keeps itself, as a share of the target's keys and values. num_cores:
-    of a CPU, each of which processes a slice of the distributions at a time. Not included are activations, about 0.1 GiB for an
-    8B model, and what CUDA graphs of further KV lengths and numbers of rows keep: a round's distributions each.
+    of a CPU (is_cpu), each of which processes a slice of the distributions at a time. Not included are activations, about 0.1
+    GiB for an 8B model, and what CUDA graphs of further KV lengths and numbers of rows keep: a round's distributions each.
     """
     tokens = [target.token, 0 if draft is None else draft.token, target.token * cache_share]
     models = [model for model in (target, draft) if model is not None]
@@ -93,7 +94,7 @@ def peak_bytes(
     a_slot = num_rows * target.vocab_size
     at_once = a_slot * (num_draft + 1)
     if target.mode != "trace":
-        most = CHUNK_OF_LAWS if target.mode == "graphs" else SLICE * num_cores
+        most = SLICE * num_cores if is_cpu and target.mode != "graphs" else CHUNK_OF_LAWS
         at_once = min(at_once, max(target.vocab_size, most))
     held, judged = a_slot * num_draft * kept, a_slot * (num_draft + 1) * kept
     scoring = a_slot * (num_draft + 1) * (target.width + wide * is_sampled) + at_once * warped

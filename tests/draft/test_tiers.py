@@ -21,6 +21,7 @@ from sdbench.audit.pairs import STOP, random_pair
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.cli import main
+from sdbench.draft import slim
 from sdbench.draft.slim import mix
 from sdbench.probs import draw, rest_of
 from sdbench.types import Evidence
@@ -68,6 +69,21 @@ def decode(
     return sdbench.generate(
         None, None, prompts, rules, engine=engine, drafter=drafter, keys=keys, **{**OPTIONS, **options}
     )
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_laws_of_models_in_bfloat16_are_in_float32(monkeypatch, temperature):
+    """The draft's logits are kept in its dtype, in which its law would be rounded to three digits."""
+    dtypes = set()
+
+    def watched(q, s, *limits):
+        dtypes.update((q.dtype, s.dtype))
+        return mix(q, s, *limits)
+
+    monkeypatch.setattr(slim, "mix", watched)
+    models = [model.to(torch.bfloat16) for model in pair_of("llama")]
+    decode(models, [Ensemble(w=0.5)], "off", temperature=temperature)
+    assert dtypes == {torch.float32}
 
 
 @by_family

@@ -131,6 +131,8 @@ def test_the_peak_of_an_8b_and_of_a_70b():
     assert sampled.laws == 32 * 128_256 * (5 * 4 + 6 * (2 + 4)) + memory.SLICE * 4, (
         "the draft's laws, logits and laws of the target, and a slice of the logits in float32"
     )
+    on_gpu = peak_bytes(target, draft, num_rows=32, length=2048, num_draft=5, temperature=1, is_cpu=False)
+    assert on_gpu.laws - sampled.laws == (memory.CHUNK_OF_LAWS - memory.SLICE) * 4, "larger slices, in eager steps too"
     own_layers = peak_bytes(target, None, num_rows=32, length=2048, num_draft=5, temperature=1)
     assert own_layers.laws == sampled.laws, "a drafter without a model has blocks to verify, too"
     assert own_layers.cache == slots * target.token

@@ -197,6 +197,8 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
 
 def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
     """Return a batch size for which keys, values and distributions fit into free memory; the engine halves it if necessary."""
+    import torch
+
     from sdbench.draft import cache_share
     from sdbench.lm.capture import mode_of
     from sdbench.lm.load import free_bytes
@@ -213,6 +215,7 @@ def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
 
     target, draft = shape_of(pair.target), None if pair.draft is None else shape_of(pair.draft)
     shape: Any = {"length": length, "num_draft": num_draft, "temperature": run.temperature, "top_p": run.top_p}
+    shape |= {"num_cores": torch.get_num_threads(), "is_cpu": device.type == "cpu"}
     shape["cache_share"] = cache_share(run.drafters, pair.target.config.get_text_config())
     least, next_more = (peak_bytes(target, draft, num_rows=rows, keeps_logits=True, **shape) for rows in (1, 2))
     more = (SHARE_OF_FREE * free - least.total) / (next_more.total - least.total)

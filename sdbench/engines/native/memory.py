@@ -92,6 +92,7 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
         keeps_prompts=True,
         cache_share=cache_share(run.drafters, job.pair_info.configs["target"].get_text_config()),
         num_cores=os.cpu_count() or 1,
+        is_cpu=metadata.device == "cpu",
     )
 
 
