@@ -205,10 +205,12 @@ PARTS = {"memory": memory, "kill": kill, "lines": lines}
 
 
 def write(out: Path, rows: list[Row], pair: str) -> None:
-    """Add rows of a pair to those of `out`; a row of the same name is replaced."""
+    """Add rows of a pair to those of `out`; one of the same name is replaced, where it stands."""
     path, table = out / "runs.csv", pd.DataFrame([vars(row) for row in rows], columns=COLUMNS).assign(pair=pair)
     if len(others := real_pair.rows_of(path, pair)):
-        table = pd.concat([others, table]).drop_duplicates("what", keep="last")
+        table = pd.concat([others, table])
+        order = table["what"].unique()
+        table = table.drop_duplicates("what", keep="last").set_index("what").loc[order].reset_index()
     out.mkdir(parents=True, exist_ok=True)
     table.to_csv(path, index=False)
     head = ["what", "wanted", "measured", "met"]

@@ -86,7 +86,7 @@ def test_the_command_did_on_the_real_pair_what_it_promises():
     assert table["what"].str.startswith("kill -9").sum() == 2
     numbers = table[table["what"].str.startswith("memory")]
     shares = [float(row.measured.split()[0]) / float(row.wanted.split()[0]) for row in numbers.itertuples()]
-    assert (round(min(shares), 2), round(max(shares), 2)) == (0.86, 0.91), "what results/README.md says"
+    assert (round(min(shares), 2), round(max(shares), 2)) == (0.86, 0.92), "what results/README.md says"
 
 
 def test_estimates_are_judged_from_the_tenth_text_to_ten_seconds_before_the_end():
