@@ -114,17 +114,12 @@ def _are_best(draft: DraftBlock, slots: Pick, x: Tensor) -> bool:
     return bool((logits.gather(-1, x[..., None])[..., 0] == logits.amax(-1)).all())
 
 
-def raw_laws(evidence: Evidence, part: Part) -> tuple[Tensor, Tensor]:
-    """Return the un-tempered laws [b,k,V] of target and draft at some rows and slots."""
-    log_p, log_q = evidence.raw_logs(lambda slots: slots[part])
-    return log_p.exp_(), log_q.exp_()
-
-
 def kept_of(rule: GreedySet, evidence: Evidence) -> Tensor:
     """Return the rule's set [B,K,V], or [B,K,1], of un-tempered laws."""
 
     def work(part: Part) -> Tensor:
-        return at_part(rule, part).set_of(*raw_laws(evidence, part))
+        log_p, log_q = evidence.raw_logs(lambda slots: slots[part])
+        return at_part(rule, part).set_of(log_p.exp_(), log_q.exp_())
 
     return in_parts(work, evidence.draft.tokens.shape, _vocab(evidence))
 
