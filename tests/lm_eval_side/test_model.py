@@ -13,6 +13,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from sdbench import embedded
@@ -450,3 +451,33 @@ def test_the_limits_of_a_rule_are_those_at_the_temperature_of_the_task():
     assert len(ask(greedy, do_sample=False)) == 1
     with pytest.raises(ConfigError, match=r"^verifier=asd"):
         ask(greedy, do_sample=True, temperature=1.0)
+
+
+@pytest.mark.results
+def test_the_table_of_docs_lm_eval_is_that_of_the_committed_figures():
+    """Its rows, and that the fastest setting misses half the time of `hf` there."""
+    root = Path(__file__).parents[2]
+    rows = pd.read_csv(root / "results" / "benchmarks" / "lm_eval.csv")
+    text = (root / "docs" / "lm_eval.md").read_text()
+    names = {
+        "model": "its own",
+        "mtp": "none: the `mtp` head that ships",
+        "eagle3": "none: the `eagle3` head that ships",
+    }
+
+    def short(value: float) -> str:
+        return f"{value:.2f}"
+
+    for row in rows.itertuples():
+        name = "distilled on word problems" if row.draft == "distilled" else names[row.drafter]
+        spread = f"({short(row.ratio_low)} to {short(row.ratio_high)})"
+        line = f"| {name} | {row.num_draft} | {row.passes:,} | {short(row.ratio).lstrip('0')} {spread} |"
+        assert line in text
+    assert text.count("| distilled on word problems |") + text.count("head that ships |") + text.count(
+        "| its own |"
+    ) == len(rows)
+    assert set(rows.passes_of_hf) == {2880}
+    assert set(rows.turns[rows.num_draft != 7]) == {5}
+    assert set(rows.turns[rows.num_draft == 7]) == {9}
+    assert 0.5 < rows.ratio.min() < 0.52
+    assert rows.day.nunique() == 1
