@@ -7,8 +7,13 @@ One server of vLLM with the tiny pair, without a cache of prompts, gets the same
 `vllm bench serve` at Poisson times of a rate, by the seed of the turn, and from sdbench's client at the same times. Fields are
 defined as there: seconds count from the sending of a request, `itl` is the time between two chunks of an answer, the fields with
 `max` are by whole seconds. Only `duration`, and with it every rate, differs: it begins with the first sending, and there before the
-wait for the first arrival. `ttft` and `tpot` are the bounds of the goodput in milliseconds. Goal: each field within 2 %, by the
-median over turns; the exit status is 1 if one is not. `note` is printed on the page, for other load on the machine.
+wait for the first arrival. `ttft` and `tpot` are the bounds of the goodput in milliseconds. `note` is printed on the page, for
+other load on the machine.
+
+Two comparisons. "Own requests": each client sends its own, one client after the other, so that the ratio also holds what a server
+does differently in two runs. "Its requests": our fields, computed from the times of the requests of `vllm bench serve` itself, so
+that only the definitions can differ. Goal: each field within 2 % in both, by the median over turns; the exit status is 1 if one is
+not.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +103,18 @@ def fields_of(
     return {name: fields[name] for name in FIELDS}
 
 
+def requests_of(detailed: Mapping[str, Any]) -> list[SentRequest]:
+    """Return the requests of `vllm bench serve --save-detailed` as if our open loop had sent them."""
+    begin = min(detailed["start_times"])
+    columns = (detailed[name] for name in ("start_times", "ttfts", "itls", "output_lens"))
+    sent = []
+    for index, (start, first, gaps, tokens) in enumerate(zip(*columns, strict=True)):
+        times = tuple(accumulate(gaps, initial=start - begin + first))
+        more = {"tokens": tokens, "chunks_s": times}
+        sent.append(SentRequest(index, start - begin, times[0], times[-1], under_way=0, started_at=0.0, **more))
+    return sent
+
+
 def most_in_a_second(begin: np.ndarray, end: np.ndarray) -> int:
     """Return the most requests that were under way in one second; each counts in every second that it touches."""
     seconds = np.arange(int(end.max()) + 1)
@@ -106,8 +124,8 @@ def most_in_a_second(begin: np.ndarray, end: np.ndarray) -> int:
 
 def compare(
     python: str, rate: float, n: int, repeats: int, bounds_ms: Mapping[str, float], folder: Path
-) -> list[dict[str, tuple[float, float]]]:
-    """Return {field: (ours, theirs)} for each turn."""
+) -> list[dict[str, tuple[float, float, float]]]:
+    """Return {field: (ours, theirs, ours of their requests)} for each turn."""
     turns = []
     with open_pair(python, n, folder, "engine.args.enable_prefix_caching=false") as pair:
         more = ["--request-rate", f"{rate:g}", "--percentile-metrics", ",".join(LATENCIES), "--save-detailed"]
@@ -121,38 +139,45 @@ def compare(
             times = tuple(sorted(start - begin for start in theirs["start_times"]))
             arrivals = Arrivals((rate,) * n, turn, times, tuple(pair.examples))
             ours = fields_of(open_loop(pair.decoder, pair.point.cell.key, arrivals), num_input, bounds_ms)
+            again = fields_of(requests_of(theirs), theirs["input_lens"], bounds_ms)
             if turn:
-                turns.append({name: (ours[name], theirs[name]) for name in FIELDS})
+                turns.append({name: (ours[name], theirs[name], again[name]) for name in FIELDS})
     return turns
 
 
-def ratios_of(turns: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, list[float]]:
-    """Return ours divided by theirs, turn by turn; 1 where both are 0."""
+def ratios_of(turns: Sequence[Mapping[str, Sequence[float]]], side: int = 0) -> dict[str, list[float]]:
+    """Return ours (side 0) or ours of their requests (side 2) divided by theirs, turn by turn; 1 where both are 0."""
 
     def ratio(ours: float, theirs: float) -> float:
         return ours / theirs if theirs else 1.0 if not ours else math.inf
 
-    return {name: [ratio(*turn[name]) for turn in turns] for name in FIELDS}
+    return {name: [ratio(turn[name][side], turn[name][1]) for turn in turns] for name in FIELDS}
 
 
 def is_within(ratios: Sequence[float]) -> bool:
     return abs(statistics.median(ratios) - 1) <= WITHIN
 
 
+def verdict(ratios: Sequence[float]) -> str:
+    return "yes" if is_within(ratios) else "no"
+
+
 def page(tree: Mapping[str, Any]) -> str:
-    turns, has = tree["turns"], tree["installed"]
-    rows = []
+    turns, has, rows = tree["turns"], tree["installed"], []
+    same = ratios_of(turns, side=2)
     for name, ratios in ratios_of(turns).items():
         ours, theirs = (statistics.median(turn[name][side] for turn in turns) for side in (0, 1))
         spread = f"{min(ratios):.3f} to {max(ratios):.3f}"
-        is_equal = "yes" if is_within(ratios) else "no"
-        rows.append([name, f"{ours:.4g}", f"{theirs:.4g}", f"{statistics.median(ratios):.3f}", spread, is_equal])
-    head = ("field", "ours", "`vllm bench serve`", "ratio", "in turns", f"within {WITHIN:.0%}")
+        row = [name, f"{ours:.4g}", f"{theirs:.4g}", f"{statistics.median(ratios):.3f}", spread, verdict(ratios)]
+        rows.append([*row, f"{statistics.median(same[name]):.4f}", verdict(same[name])])
+    within = f"within {WITHIN:.0%}"
+    head = ("field", "ours", "`vllm bench serve`", "own requests", "in turns", within, "its requests", within)
     about = (
         f"vLLM {has['version']}, {tree['n']} requests at {tree['rate']:g} requests/s, {len(turns)} turns, {tree['cores']} "
         f"cores, load {tree['load']:.1f} at the start. {tree['note']} Goodput: "
         + ", ".join(f"{name} within {bound:g} ms" for name, bound in tree["bounds_ms"].items())
-        + ". `python scripts/bench_vllm_load.py` wrote this."
+        + ". Own requests: each client's, one client after the other; its requests: our fields, computed from the times of "
+        "the requests of `vllm bench serve`, so that only definitions can differ. `python scripts/bench_vllm_load.py` wrote this."
     )
     return "\n".join(["# vLLM: our open loop", "", about, "", markdown(head, rows, num_left=1), OTHERS])
 
@@ -174,7 +199,7 @@ def main(words: Sequence[str]) -> int:
     (out / "vllm_load.json").write_text(json.dumps(tree, indent=1) + "\n")
     (out / "vllm_load.md").write_text(page(tree))
     print(page(tree))
-    return int(not all(map(is_within, ratios_of(turns).values())))
+    return int(not all(is_within(ratios) for side in (0, 2) for ratios in ratios_of(turns, side).values()))
 
 
 if __name__ == "__main__":

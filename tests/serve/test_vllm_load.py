@@ -42,6 +42,20 @@ def test_fields_are_those_of_their_definitions():
 BOUNDS = ({"ttft": 1000, "tpot": 500}, {"ttft": 1000, "tpot": 499}, {"ttft": 400, "tpot": 900})
 
 
+def test_requests_of_the_other_client_are_read_as_our_own():
+    """Its results have the time of a sending by its clock, that of the first chunk from there, and the times between chunks."""
+    detailed = {
+        "start_times": [101.0, 100.0],
+        "ttfts": [0.5, 1.0],
+        "itls": [[0.25, 0.75], []],
+        "output_lens": [5, 1],
+    }
+    first, second = bench_vllm_load.requests_of(detailed)
+    assert (first.sent_s, first.first_token_s, first.last_token_s, first.tokens) == (1.0, 1.5, 2.5, 5)
+    assert (first.chunks_s, second.chunks_s) == ((1.5, 1.75, 2.5), (1.0,))
+    assert (second.sent_s, second.first_token_s, second.last_token_s, second.tokens) == (0.0, 1.0, 1.0, 1)
+
+
 def test_chunks_come_with_the_answer():
     answer = SimpleNamespace(chunks=((0.5, 1), (0.75, 3)), num_tokens=4, server_s={})
     sent = SentRequest.of_answer(0, 10.0, 1, 0.0, answer)
@@ -76,33 +90,39 @@ def test_both_get_the_same_requests_and_the_page_has_every_field(vllm_python, tm
     code = bench_vllm_load.main(words)
     tree = json.loads((tmp_path / "vllm_load.json").read_text())
     (turn,) = tree["turns"]
-    assert code == int(any(abs(ours - theirs) > 0.02 * theirs for ours, theirs in turn.values()))
+    apart = [abs(mine - theirs) > 0.02 * theirs for ours, theirs, again in turn.values() for mine in (ours, again)]
+    assert code == int(any(apart))
+    for name, (_, theirs, again) in turn.items():
+        if name != "duration" and "throughput" not in name and "goodput" not in name:
+            assert again == pytest.approx(theirs, rel=1e-6), f"{name} of the same requests"
     assert set(turn) == set(bench_vllm_load.FIELDS)
-    assert (turn["completed"], turn["failed"]) == ([8, 8], [0, 0])
+    assert (turn["completed"], turn["failed"]) == ([8] * 3, [0] * 3)
     assert turn["total_output_tokens"][0] == turn["total_output_tokens"][1] > 8
     assert turn["total_input_tokens"][0] > 8
     assert all(value > 0 for name, pair in turn.items() for value in pair if name != "failed")
     page = (tmp_path / "vllm_load.md").read_text()
     assert page in capsys.readouterr().out
     assert all(f"| {name} |" in page for name in bench_vllm_load.FIELDS)
-    assert "| completed | 8 | 8 | 1.000 | 1.000 to 1.000 | yes |" in page
-    assert "| failed | 0 | 0 | 1.000 | 1.000 to 1.000 | yes |" in page
+    assert "| completed | 8 | 8 | 1.000 | 1.000 to 1.000 | yes | 1.0000 | yes |" in page
+    assert "| failed | 0 | 0 | 1.000 | 1.000 to 1.000 | yes | 1.0000 | yes |" in page
     assert "Goodput: ttft within 9000 ms, tpot within 8 ms." in page
 
 
 def test_the_exit_status_is_0_if_all_is_within_two_per_cent_and_1_otherwise(monkeypatch, tmp_path, capsys):
     monkeypatch.setattr(bench_vllm_load, "interpreter", lambda options: "python")
     monkeypatch.setattr(bench_vllm_load, "look", lambda program, name: {"version": "0.32.0"})
-    for other, code in ((101.0, 0), (103.0, 1)):
-        turn = dict.fromkeys(bench_vllm_load.FIELDS, (100.0, 100.0)) | {"mean_itl_ms": (100.0, other), "failed": (0, 0)}
+    for ours, again, code in ((101.0, 99.0, 0), (103.0, 100.0, 1), (100.0, 97.0, 1)):
+        turn = dict.fromkeys(bench_vllm_load.FIELDS, (100.0, 100.0, 100.0))
+        turn |= {"mean_itl_ms": (ours, 100.0, again), "failed": (0, 0, 0)}
         monkeypatch.setattr(bench_vllm_load, "compare", lambda *given, turn=turn: [turn])
         assert bench_vllm_load.main([f"out={tmp_path}"]) == code
     assert "400 requests at 2 requests/s" in capsys.readouterr().out
 
 
 def test_what_only_one_side_counts_is_not_equal():
-    turns = [dict.fromkeys(bench_vllm_load.FIELDS, (1.0, 1.0)) | {"failed": (2, 0)}]
+    turns = [dict.fromkeys(bench_vllm_load.FIELDS, (1.0, 1.0, 1.0)) | {"failed": (2, 0, 3)}]
     assert bench_vllm_load.ratios_of(turns)["failed"] == [float("inf")]
+    assert bench_vllm_load.ratios_of(turns, side=2)["failed"] == [float("inf")]
     assert not bench_vllm_load.is_within([float("inf")])
 
 
