@@ -125,6 +125,8 @@ class CapturedSteps:
         except RuntimeError as error:  # a step that waits for the device, or has shapes that depend on values
             if stream is not None:
                 torch.cuda.set_stream(stream)  # a failed capture leaves its stream current
+            if type(error).__module__.partition(".")[0] not in ("builtins", "torch"):
+                raise  # such as the end of a job, which a signal handler raises
             way = "traced" if self.mode == "trace" else "captured as a CUDA graph"
             warnings.warn(f"a step cannot be {way}, so all of them run eagerly: {first_line(error)}", stacklevel=4)
             self.mode = "off"

@@ -154,6 +154,21 @@ def test_a_trace_that_gives_other_values_is_not_used():
         CapturedSteps("trace")(step, "step", 64, torch.ones(2))
 
 
+def test_an_exception_of_others_ends_a_capture_and_is_not_taken_for_its_failure():
+    """A scheduler's signal handler may raise one while a step is traced, as submitit's UncompletedJobError, a RuntimeError."""
+
+    class EndOfJobError(RuntimeError):
+        pass
+
+    def step(_, x):
+        raise EndOfJobError("time is up")
+
+    steps = CapturedSteps("trace")
+    with pytest.raises(EndOfJobError):
+        steps(step, "step", 64, torch.ones(2))
+    assert steps.mode == "trace"
+
+
 def test_caches_and_captured_steps_are_kept_for_the_next_call_and_dropped_when_weights_move():
     model = tiny("llama")
     lm = LM(model, capture="graphs")
