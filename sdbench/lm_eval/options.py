@@ -22,6 +22,7 @@ from sdbench.prepare.refuse import (
     refuse_foreign_heads,
     refuse_pair,
 )
+from sdbench.prepare.template import refuse_unread_options
 from sdbench.prepare.trained import GATES, TRAINED, kinds_of, with_trained
 from sdbench.probs import Warp
 
@@ -151,6 +152,7 @@ def refuse_run(run: Run, pair_info: PairInfo, parts: Parts) -> None:
     refuse_drafter_options(run, parts, **known_of(pair_info, parts))
     refuse_pair(run, pair_info, parts)
     refuse_foreign_heads(run, pair_info, parts, {})
+    refuse_unread_options(run, pair_info.template or "")
 
 
 def _refuse_unread(key: str) -> None:

@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import Component, ConfigError, RuleSweep, Run, nearest, show
+from sdbench.config import Component, ConfigError, RuleSweep, Run, show
 from sdbench.errors import first_line
 from sdbench.prepare.arrivals import refuse_timing
 from sdbench.prepare.assisted import refuse_assisted
@@ -19,6 +19,7 @@ from sdbench.prepare.heads import heads_of, known_drafting, warn_of_foreign_draf
 from sdbench.prepare.known_rows import warn_of_known_rows
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import DrafterClass, Parts, build_parts
+from sdbench.prepare.template import refuse_unread_options
 from sdbench.prepare.trained import with_drafter_head
 from sdbench.types import Limits
 
@@ -216,19 +217,14 @@ def _refuse_prompts(run: Run, task: DataTask, pair_info: PairInfo) -> None:
 
 
 def _refuse_missing_template(run: Run, pair_info: PairInfo) -> None:
-    """Raise for turns without a chat template, and for template options that it does not read."""
+    """Raise for turns without a chat template, or with options that it does not read."""
     template = pair_info.template
     if template is None:
         raise ConfigError(
             f"task={run.task.name} is a conversation, and the tokenizer of {run.model.target} has no chat template: "
             "use task.chat=false, or a chat model"
         )
-    unread = [name for name in run.model.chat_options if name not in _names_in(template)]
-    if unread:
-        raise ConfigError(
-            f"model.chat_options.{unread[0]} is not used by the chat template of {run.model.target} "
-            f"{nearest(unread[0], sorted(_names_in(template)))}"
-        )
+    refuse_unread_options(run, template)
 
 
 def _refuse_two_vocabularies(run: Run, pair_info: PairInfo) -> None:
@@ -284,16 +280,6 @@ def _refuse_missing_attention(run: Run, pair_info: PairInfo) -> None:
             f"model.attention={run.model.attention} is not available for {run.model.target}: {show(first_line(error))}; "
             "leave it out for transformers' default"
         ) from None
-
-
-def _names_in(template: str) -> set[str]:
-    """Return the variables that a template reads without setting them."""
-    from jinja2 import Environment, TemplateError, meta
-
-    try:
-        return set(meta.find_undeclared_variables(Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)))
-    except TemplateError:  # the template uses an extension of transformers: search its text instead
-        return set(template.replace(".", " ").replace("(", " ").split())
 
 
 def _by_id(tokenizer: PreTrainedTokenizerBase) -> dict[int, str]:

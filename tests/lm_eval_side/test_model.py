@@ -230,6 +230,10 @@ def num_kept(path):
         ({"n": 100}, "n is an option of python -m sdbench that has no effect in lm_eval: give --limit"),
         ({"samples": 4}, "samples is an option of python -m sdbench that has no effect in lm_eval: remove it"),
         ({"shard": "1/2"}, "shard is an option .* no effect"),
+        (
+            {"model.chat_options.enable_thinkin": False},
+            r"chat_options.enable_thinkin is not used by the chat template of",
+        ),
         ({"timing.cells": 3}, "timing.cells is an option .* no effect"),
         ({"experiment": "tiny"}, "experiment is an option .* no effect in lm_eval: name the pair"),
         ({"method": "learned"}, "method is an option .* no effect in lm_eval: name the rule with its head"),
