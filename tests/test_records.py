@@ -14,6 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import sdbench
+from sdbench.engines import latency
 from sdbench.metrics.summary import summarise
 from sdbench.records import Cell, GenerationRecord, SchemaError, Store, cell_key, measured
 from sdbench.records import store as store_module
@@ -688,6 +689,34 @@ def test_each_temperature_is_described_by_a_run_of_its_cells(tmp_path: Path):
     sizes = [results.timed_config_of([point.key])["timing"]["batch_size"] for point in points]
     assert sizes == [1, 2]
     assert [sweep.batch_size for sweep in sweeps_of([results], [summarise(results)])] == [1, 2]
+
+
+def test_a_run_that_timed_nothing_does_not_tell_how_many_texts_were_timed_together(tmp_path: Path):
+    """It decoded more texts, and was to time batches, but failed before the first: the speeds are those of the run before."""
+    point, shape = cell("a", "gsm8k-tiny", "target"), Shape()
+    for number, size in enumerate((1, 8)):
+        with Store.open(tmp_path, config={"timing": {"batch_size": size}}) as store:
+            store.add_cells([point])
+            record = shape.decode(point, str(number))
+            store.append_generations([record])
+            if size == 1:
+                store.append(timings(point, record, pass_id="1", repeats=1, shape=shape))
+    results = sdbench.read(tmp_path)
+    assert results.timed_config_of([point.key])["timing"] == {"batch_size": 1}
+    (sweep_,) = sweeps_of([results], [summarise(results)])
+    assert sweep_.batch_size == 1
+
+
+def test_speeds_of_a_newer_pass_of_other_batches_are_not_those_of_a_complete_pass(tmp_path: Path, capsys):
+    point, shape = cell("a", "gsm8k-tiny", "target"), Shape()
+    with Store.open(tmp_path, config={}) as store:
+        store.add_cells([point])
+        for number, unit in enumerate(("0", "0+1")):
+            (timed, _) = timings(point, shape.decode(point, unit), pass_id=f"{number}", repeats=1, shape=shape)
+            store.append([dataclasses.replace(timed, started_at=float(number))])
+    for units, is_warned in ((["0+1", "2+3"], False), (["0", "1"], True)):
+        latency.warn_of_newer_pass(sdbench.read(tmp_path), [point.key], "cpu-2x", units)
+        assert ("a newer pass with another timing.batch_size" in capsys.readouterr().err) == is_warned
 
 
 def test_bounds_of_goodput_are_those_of_the_last_run_whose_requests_arrived_at_a_rate(tmp_path: Path):

@@ -76,12 +76,20 @@ def warn_of_another_machine(results: Results, cells: Sequence[str], where: str) 
         warn(f"speeds in these records were timed on {others[-1]}, and this is {where}: a new latency pass begins")
 
 
-def warn_of_newer_pass(results: Results, cells: Sequence[str], where: str) -> None:
-    """Warn if the speeds of these cells, all timed on this machine, are those of a newer pass on another."""
+def warn_of_newer_pass(results: Results, cells: Sequence[str], where: str, units: Sequence[str]) -> None:
+    """Warn if the speeds of these cells, all timed on this machine, are those of a newer pass on another, or in batches of
+    another size, whose `units` have other names.
+    """
     from sdbench.metrics.speed import latest_pass
 
     newest = latest_pass(results.timings)
-    others = sorted(set(newest.loc[newest["cell"].isin(list(cells)), "machine"]) - {where})
+    newest = newest[newest["cell"].isin(list(cells))]
+    others = sorted(set(newest["machine"]) - {where})
+    if len(newest) and set(newest["example"]).isdisjoint(units):
+        warn(
+            "the speeds shown are of a newer pass with another timing.batch_size or other texts: a run with another name= "
+            "times these again"
+        )
     if others:
         warn(
             f"the speeds shown were timed on {others[-1]}, after those of this machine, {where}: "

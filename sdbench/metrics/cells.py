@@ -29,7 +29,7 @@ GGUF = re.compile(r"\((\S+) GGUF\)")  # in the identity of a checkpoint
 def sweep_of(cells: pd.DataFrame) -> pd.Series:
     """Return a string per cell, equal within a sweep: pair, task, temperature, prompts, settings, target, numerics, server."""
     records = cells.to_dict("records")
-    sides = [[_side(cell, role) for role in ("draft", "target")] for cell in records]
+    sides = [[side_of(cell, role) for role in ("draft", "target")] for cell in records]
     # The draft alone has no target: it belongs to a sweep that uses this draft.
     drafts = list(map(_draft_key, records))
     targets = {key: target for key, (_, target) in zip(drafts, sides, strict=True) if target is not None}
@@ -49,7 +49,7 @@ def _server(cell: Mapping[Any, Any]) -> list[str]:
     return [] if (server := server_key(cell)) is None else [server]  # sweeps of the native engine keep their names
 
 
-def _side(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
+def side_of(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
     """Return the checkpoint and numerics of a model; None if the cell does not read it."""
     checkpoint, content = cell.get(f"checkpoint_{role}"), cell.get("content") or {}
     if not isinstance(checkpoint, str):
@@ -148,7 +148,7 @@ def _differing(facts: Sequence[Mapping[str, Any]], groups: Sequence[Collection[A
 
 def _draft_facts(cell: Mapping[Any, Any]) -> dict[str, Any]:
     """Return what decides the drafts of a cell besides the options of its drafter; {} if it does not draft."""
-    side, content = _side(cell, "draft"), cell.get("content") or {}
+    side, content = side_of(cell, "draft"), cell.get("content") or {}
     names = ("draft", *(f"draft_{name}" for name in NUMERICS), "draft_settings")
     facts = dict(zip(names, side or (), strict=False))
     drafter = content.get("drafter")
@@ -183,7 +183,7 @@ def _law(cell: Mapping[Any, Any]) -> dict[str, Any]:
 
 def _draft_key(cell: Mapping[Any, Any]) -> str:
     """Return the draft of a cell and what its sweep holds fixed besides the target, as text."""
-    return json.dumps([*_sweep(cell), _side(cell, "draft"), *_server(cell)])
+    return json.dumps([*_sweep(cell), side_of(cell, "draft"), *_server(cell)])
 
 
 def drafts_of(cells: pd.DataFrame, sweep: pd.DataFrame) -> pd.DataFrame:
@@ -237,7 +237,9 @@ def _drafter_fact(cell: Mapping[Any, Any]) -> dict[str, Any]:
 
 def drafting_of(cell: Mapping[Any, Any]) -> str:
     """Return as text what the costs of a cell's calls depend on: its target, its draft and drafter with all options, its server."""
-    return json.dumps([_side(cell, "target"), _draft_facts(cell), _drafter_fact(cell), *_server(cell)], sort_keys=True)
+    return json.dumps(
+        [side_of(cell, "target"), _draft_facts(cell), _drafter_fact(cell), *_server(cell)], sort_keys=True
+    )
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
@@ -254,7 +256,7 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
     # The target alone and the draft alone have no drafter: theirs is the pair's own draft. Their draft length is 0.
     drafter, num_draft = cells.at[key, "drafter"], cells.at[key, "num_draft"]
     drafter = drafter if pd.notna(drafter) else "model"
-    draft, drafts = _side(cells.loc[key], "draft"), [_side(cell, "draft") for cell in baselines.to_dict("records")]
+    draft, drafts = side_of(cells.loc[key], "draft"), [side_of(cell, "draft") for cell in baselines.to_dict("records")]
     kinds = baselines["drafter"].map(lambda name: str(name).partition(" ")[0])
     closeness = pd.DataFrame(
         {

@@ -81,6 +81,7 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
     name_batch_job(f"sdbench-{run.model.name}-{run.task.name}")
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
     config = config_of(run, job.words)
+    refuse_missing_margins(run)
     with Store.open(run.folder, config=config, provenance=provenance(run, task, pair_info, planned)) as store:
         refuse_other_prompts(store.prompts(planned[0].cell.asked), job)
         store.add_cells([point.cell for point in planned])
@@ -144,6 +145,21 @@ def _time(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> 
             models.decoder.time(plan)
     finally:
         store.claims.release(unit)
+
+
+def refuse_missing_margins(run: Run) -> None:
+    """Raise if the margins have no value for a task that the folder already holds: the decision at the end needs all of them."""
+    from sdbench.metrics.weigh import margin_of
+    from sdbench.records.snapshot import take_snapshot
+
+    records = run.folder / "records"
+    if not isinstance(run.margin, Mapping) or not records.is_dir():
+        return
+    for task in sorted({cell.task for cell in take_snapshot(records).cells.values()}):
+        try:
+            margin_of(run.margin, task)
+        except ValueError as error:
+            raise ConfigError(f"{error}, or use another name=NAME: {run.folder} holds this task too") from None
 
 
 def refuse_other_prompts(held: Mapping[str, str], job: Job) -> None:

@@ -97,9 +97,10 @@ class Results:
         return pd.concat([decoded.assign(is_timed=False), timed.drop_duplicates().assign(is_timed=True)])
 
     def timed_config_of(self, cells: Sequence[str]) -> dict[str, Any]:
-        """The configuration of the last run of these cells that had a latency pass, else of their last run, else of the last."""
-        runs = set(self.runs_of_cells["run"][self.runs_of_cells["cell"].isin(cells)]) & set(self.configs)
-        configs = [config for run, config in reversed(self.configs.items()) if run in runs or not runs] or [{}]
+        """The configuration of the last run that timed any of these cells, else of their last run, else of the last."""
+        known = self.runs_of_cells[self.runs_of_cells["cell"].isin(cells)]
+        sets = ({*runs} & {*self.configs} for runs in (known["run"][known["is_timed"]], known["run"], self.configs))
+        configs = [self.configs[run] for run in sorted(next(filter(None, sets), ()), reverse=True)] or [{}]
         return next((config for config in configs if isinstance(config.get("timing"), dict)), configs[0])
 
     def open_config_of(self, cells: Sequence[str]) -> dict[str, Any]:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from sdbench.metrics.cells import settings_of, task_options_of
+from sdbench.metrics.cells import settings_of, side_of, task_options_of
 from sdbench.metrics.columns import WEIGHT
+from sdbench.metrics.server import server_key
 from sdbench.metrics.speed import FIRST_TOKEN
 from sdbench.report.sweep import Sweep
 
@@ -57,7 +58,9 @@ def _all_but_length(sweep: Sweep) -> str:
     first = sweep.cells.iloc[0].to_dict()
     options = {name: value for name, value in task_options_of(first).items() if name != "padded to"}
     settings = {name: value for name, value in settings_of(first).items() if name != "max_new_tokens"}
-    return json.dumps([sweep.model, sweep.temperature, sweep.task, options, settings], default=str)
+    sides = (side_of(cell, "target") for cell in sweep.cells.to_dict("records"))
+    models = [sweep.model, next(filter(None, sides), None), server_key(first)]
+    return json.dumps([*models, sweep.temperature, sweep.task, options, settings], default=str)
 
 
 def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:

@@ -68,6 +68,10 @@ def test_a_product_of_sums_is_exact_where_it_must_be():
     rows = np.array([[60.0, 1.0], [80.0, 2.0], [40.0, 1.0]])
     assert stats.rates_interval(rows, (1, -1)).value == pytest.approx(45)
     assert stats.rates_interval(np.tile([0.0, 5.0], (3, 1)), (1, -1)) == stats.Estimate(0.0, 0.0, 0.0, 3)
+    pieces = np.tile(
+        [60.0, 1.0, 60.0, 0.0], (3, 1)
+    )  # each answer of the base came in one piece: its speed is not known
+    assert math.isnan(stats.rates_interval(pieces, (1, -1, -1, 1)).value), "it is not infinite"
     assert math.isnan(stats.rates_interval(rows[:1], (1, -1)).low)
     assert math.isnan(stats.rates_interval(rows[:0], (1, -1)).value)
 

@@ -7,8 +7,9 @@ from typing import Any
 import lxml.html
 import pytest
 
-from sdbench.config import Component
+from sdbench.config import Component, ConfigError
 from sdbench.passes import finish
+from sdbench.passes.job import refuse_missing_margins
 from sdbench.records import Store, TimingRecord, read
 from sdbench.report.build import DRAWN, build
 from sdbench.report.command import COMMAND
@@ -28,6 +29,17 @@ def slow_down(folder):
     ]
     with Store.open(folder, config=read(folder).config, provenance={}) as store:
         store.append(records)
+
+
+def test_margins_that_lack_a_task_of_the_folder_are_refused_before_anything_is_decoded(tmp_path):
+    with Store.open(tmp_path) as store:
+        store.add_cells([cell("a", "cnndm-tiny", "ensemble", w=0.5)])
+    run: Any = SimpleNamespace(folder=tmp_path, margin={"gsm8k": 1})
+    with pytest.raises(ConfigError, match=r"margin has no value for task cnndm-tiny: add .*, or use another name=NAME"):
+        refuse_missing_margins(run)
+    for margin in (5, {"gsm8k": 1, "cnndm": 2}, {"gsm8k": 1, "default": 2}):
+        refuse_missing_margins(SimpleNamespace(folder=tmp_path, margin=margin))
+    refuse_missing_margins(SimpleNamespace(folder=tmp_path / "new", margin={"gsm8k": 1}))
 
 
 class Seen:

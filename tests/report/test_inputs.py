@@ -21,13 +21,14 @@ WS = (0.3, 0.7)
 LENGTHS = (128, 512, 4096)
 
 
-def write(home: Path, lengths=LENGTHS, is_timed: bool = True, **options: object) -> Path:
+def write(home: Path, lengths=LENGTHS, is_timed: bool = True, engine: object = None, **options: object) -> Path:
     """A folder with the same settings at several lengths; prompts have about as many tokens."""
+    server = {"engine": engine} if engine else {}
     with Store.open(home, config={}, provenance={}) as store:
         for length in lengths:
             cells = sweep_cells("a", "gsm8k-tiny", ws=WS, num_drafts=(5,), temperature=1.0)
             asked = {"name": "gsm8k-tiny", **options, "padding": {"to": length, "with": "x"}}
-            cells = [replace(cell, content={**cell.content, "task": asked}) for cell in cells]
+            cells = [replace(cell, content={**cell.content, **server, "task": asked}) for cell in cells]
             store.add_cells(cells)
             for cell in cells:
                 for example in map(str, range(6)):
@@ -108,6 +109,14 @@ def test_other_differences_than_length_are_other_curves(tmp_path):
     assert [len(group.sweeps) for group in groups] == [2, 2]
     with house_style():
         assert list(against_input(sweeps(*homes))) == ["inputs-a-gsm8k-tiny-T1", "inputs-a-gsm8k-tiny-T1-2"]
+
+
+def test_servers_of_other_options_are_other_curves(tmp_path):
+    """In one folder: before, lengths of the second server were left out, or joined to the curve of the first."""
+    for args in ({}, {"quantization": "fp8"}):
+        write(tmp_path / "home", LENGTHS[:2], is_timed=False, engine={"name": "vllm", "args": args})
+    groups = input_lengths(sweeps(tmp_path / "home"))
+    assert [len(group.sweeps) for group in groups] == [2, 2]
 
 
 def test_one_length_has_no_figure(tmp_path):

@@ -64,7 +64,7 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
     plan = continue_pass(plan, results, cells, list(map(name_of, groups)))
     if plan.todo or plan.pass_id not in set(results.calls["pass_id"]):  # a kill may have come before the costs of calls
         return plan
-    warn_of_newer_pass(results, cells, plan.machine)
+    warn_of_newer_pass(results, cells, plan.machine, list(map(name_of, groups)))
     return None
 
 

@@ -107,7 +107,7 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
     if len(plan.todo) == len(blocks):
         warn_of_another_machine(results, [block.cell for block in blocks], plan.machine)
     if not plan.todo:
-        warn_of_newer_pass(results, [block.cell for block in blocks], plan.machine)
+        warn_of_newer_pass(results, [block.cell for block in blocks], plan.machine, examples)
     return plan if plan.todo else None
 
 

@@ -126,13 +126,14 @@ def _log_ratio_pivots(e: Array, b: Array, ratio: float, error: float, *, resampl
 def rates_interval(rows: Array, powers: tuple[int, ...], *, level: float = 0.95) -> Estimate:
     """Return Π (Σ column)^power of rows [n,S] above 0, such as a ratio of tokens per second: Student's t on the log scale.
 
-    The standard error is the jackknife's. For times of a few examples; a sum of 0 with a positive power makes the product 0.
+    The standard error is the jackknife's. For times of a few examples. A sum of 0 in the first column, the tokens, makes the
+    product 0; any other one leaves it unknown.
     """
     check_level(level)
     n, total, exponents = len(rows), rows.sum(0), np.array(powers)
-    if not n or (total[exponents < 0] <= 0).any():
+    if not n or (total[(exponents < 0) | (np.arange(len(total)) > 0)] <= 0).any():
         return Estimate(NAN, NAN, NAN, n)
-    if (total <= 0).any():
+    if total[0] <= 0:
         return Estimate(0.0, 0.0, 0.0, n)
     log = float(np.log(total) @ exponents)
     if n < 2:
