@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.prepare.progress import warn
+from sdbench.prepare.provenance import version_of_package
 from sdbench.records import Results, TimingRecord
 from sdbench.types import Axis
 
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from sdbench.prepare.cells import Point
+
+
+TIMED_WITH = ("sdbench", "torch", "transformers")
 
 
 @dataclass(frozen=True)
@@ -66,6 +70,15 @@ def timings_to_continue(timings: pd.DataFrame, results: Results, cells: Collecti
     """
     newest = max((results.forced_at.get(cell, "") for cell in cells), default="")
     return timings[timings["cell"].isin(list(cells)) & (timings["pass_id"] > newest)]  # both begin with the time
+
+
+def other_versions(results: Results, pass_id: str) -> str:
+    """Return the packages that decide speeds with the versions by which a pass began, where they are not those of now."""
+    run = max((run for run in results.provenance if run <= pass_id), default="")  # both begin with the time
+    before = results.provenance.get(run, {}).get("versions") or {}
+    return ", ".join(
+        f"{name} {before[name]}" for name in TIMED_WITH if before.get(name) not in (None, version_of_package(name))
+    )
 
 
 def warn_of_another_machine(results: Results, cells: Sequence[str], where: str) -> None:

@@ -54,7 +54,7 @@ def environment(device: Any) -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": platform.platform(),
         "host": platform.node(),
-        "versions": {name: _version(name) for name in PACKAGES},
+        "versions": {name: version_of_package(name) for name in PACKAGES},
         "commit": _commit(),
         "device": _device(device),
         "threads": _threads(),
@@ -62,7 +62,7 @@ def environment(device: Any) -> dict[str, Any]:
     }
 
 
-def _version(name: str) -> str | None:
+def version_of_package(name: str) -> str | None:
     try:
         return version(name)
     except PackageNotFoundError:

@@ -78,6 +78,20 @@ def test_a_pass_that_was_cut_off_goes_on_and_other_cells_or_machines_begin_one(t
     assert not results.timings["stall"].any()
 
 
+def test_an_unfinished_pass_of_another_version_is_not_continued(tmp_path, capsys):
+    """Its speeds would be those of both. A finished one stays: nothing of it is timed again."""
+    (point,), shape = sweep("llama-tiny", "gsm8k-tiny", ws=(), num_drafts=(3,), temperature=1.0)[:1], Shape()
+    with Store.open(tmp_path, provenance={"versions": {"torch": "1.0"}}) as store:
+        store.add_cells([point])
+        store.append(timings(point, shape.decode(point, "0"), pass_id=new_stem(), repeats=1, shape=shape))
+    results = read(tmp_path)
+    for examples, is_new in ((["0"], False), (["0", "1"], True)):
+        plan = LatencyPlan("new", "cpu-2x", (), trials_of([(example,) for example in examples], 1))
+        plan = continue_pass(plan, results, [point.key], examples)
+        assert (plan.pass_id == "new") == is_new
+        assert ("begun with torch 1.0: a new one begins" in capsys.readouterr().err) == is_new
+
+
 def test_a_pass_from_before_a_forced_decoding_is_not_continued(tmp_path):
     """An interrupted `force=true` names a command without it, which times the new texts."""
     cells, shape = sweep("llama-tiny", "gsm8k-tiny", ws=(0.0, 1.0), num_drafts=(3,), temperature=1.0), Shape()

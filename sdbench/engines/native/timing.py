@@ -14,6 +14,7 @@ from sdbench.engines.latency import (
     LatencyPlan,
     Measured,
     machine,
+    other_versions,
     points_to_time,
     timings_to_continue,
     warn_of_another_machine,
@@ -70,7 +71,8 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
 
 def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], examples: Sequence[str]) -> LatencyPlan:
     """Return the plan as the rest of the newest pass on this machine that timed all these cells on some of these examples, or
-    unchanged if there is none: speed-ups are computed within one pass. Batches of another size have other names.
+    unchanged if there is none or other versions began it: speed-ups are computed within one pass. Batches of another size have
+    other names.
     """
     frame = timings_to_continue(results.timings, results, cells)
     frame = frame[frame["machine"] == plan.machine]
@@ -79,7 +81,11 @@ def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], exa
         names = set(rows["example"])
         if set(rows["cell"]) == set(cells) and (names <= set(examples) or names >= set(examples)):
             done = set(rows[["example", "repeat", "is_split"]].itertuples(index=False, name=None))
-            return replace(plan, pass_id=pass_id, todo=[trial for trial in plan.todo if trial.key not in done])
+            todo = [trial for trial in plan.todo if trial.key not in done]
+            if todo and (versions := other_versions(results, pass_id)):
+                warn(f"the latency pass of these records was begun with {versions}: a new one begins")
+                return plan
+            return replace(plan, pass_id=pass_id, todo=todo)
     warn_of_another_machine(results, cells, plan.machine)
     return plan
 
