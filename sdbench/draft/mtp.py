@@ -45,7 +45,7 @@ class MTP(TrainedDrafter):
 
     def __init__(self, target: LM, warp: Warp, weights: Mapping[str, Tensor], *, is_shipped: bool = False) -> None:
         model = target.pruned.get(self.kind)
-        if not isinstance(model, StateLM) or model.source is not weights:
+        if not isinstance(model, StateLM) or not model.is_of(target, weights):
             model = target.pruned[self.kind] = StateLM(target, weights, is_shipped=is_shipped)
         model.patience = target.patience
         self.model, self.warp = model, warp

@@ -48,6 +48,13 @@ class StateLM(LM):
             masks = self.layer_masks.items()
             self.layer_masks = {layer: LayerMask(partial(sees_behind_first, mask.function), 0) for layer, mask in masks}
 
+    def is_of(self, target: LM, weights: Mapping[str, Tensor]) -> bool:
+        """Return whether it has these weights, and the tensors by which the target embeds and reads out now."""
+        models = (self.model, target.model)
+        ends = ([model.get_input_embeddings(), model.get_output_embeddings()] for model in models)
+        mine, theirs = ([getattr(module, "weight", None) for module in modules] for modules in ends)
+        return self.source is weights and all(a is b for a, b in zip(mine, theirs, strict=True))
+
     def embed(self, ids: Tensor) -> Tensor:
         """Return the target's embeddings [...,d] of ids [...]."""
         return self.model.get_input_embeddings()(ids)

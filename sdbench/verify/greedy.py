@@ -91,27 +91,31 @@ class GreedyLaw(Greedy):
     def _best(rule: "GreedyLaw", evidence: Evidence, shape: Sequence[int], pick: Callable[[Part], Pick]) -> Tensor:
         """Return the most likely tokens of the law of a rule in slots of this shape; `pick` gives a part of them out of [B,K,…].
 
-        Drafts are mostly what both models would say, so a CPU computes the law of the others only. A GPU would have to wait for
-        the comparison, and computes all.
+        At a lossless end they are the target's choices, also where the law in float32 has ties that the logits do not have. Drafts
+        are mostly what both models would say, so a CPU computes the law of a part only if some are not. A GPU would have to wait
+        for the comparison, and computes all.
         """
 
         def work(part: Part) -> Tensor:
             at, slots = at_part(rule, part), pick(part)
             best = slots(evidence.p[:, :-1])
-            if best.device.type == "cpu" and at.agrees_with_both and _are_best(evidence.draft, slots, best):
-                return best
-            return at.greedy_scores(*evidence.raw_logs(slots)).max(-1).indices
+            is_best = at.is_lossless().to(best.device)[:, None].expand_as(best)
+            if best.device.type == "cpu" and at.agrees_with_both:
+                is_best = is_best | _are_best(evidence.draft, slots, best)
+                if is_best.all():
+                    return best
+            return torch.where(is_best, best, at.greedy_scores(*evidence.raw_logs(slots)).max(-1).indices)
 
         return in_parts(work, shape, _vocab(evidence))
 
 
-def _are_best(draft: DraftBlock, slots: Pick, x: Tensor) -> bool:
-    """Return whether the draft finds no token more likely than those of x [b,k] in these slots."""
+def _are_best(draft: DraftBlock, slots: Pick, x: Tensor) -> Tensor:
+    """Return [b,k] bool: whether the draft finds no token more likely than that of x [b,k] in a slot."""
     if draft.logits is None:
         assert is_ids(draft.q), "a drafter that samples from a law keeps its logits where asked"
-        return bool((slots(draft.q) == x).all())
+        return slots(draft.q) == x
     logits = slots(draft.logits)
-    return bool((logits.gather(-1, x[..., None])[..., 0] == logits.amax(-1)).all())
+    return logits.gather(-1, x[..., None])[..., 0] == logits.amax(-1)
 
 
 def kept_of(rule: GreedySet, evidence: Evidence) -> Tensor:

@@ -38,6 +38,8 @@ def test_shared_tokens_counts_and_the_price_of_texts_are_in_the_records(words, t
 
     timed = [word for word in given if word != "timing=off"]
     assert main([*timed, "timing.examples=1", "timing.repeats=1"]) == 0
+    entries = [entry for run in read(tmp_path / NAME).provenance.values() for entry in run.get("drafters", ())]
+    assert [entry["counts"] for entry in entries if "counts" in entry] == [counted["counts"]], "a pass has no counts"
     calls = read(tmp_path / NAME).calls
     (text,) = calls[calls["kind"] == "text"].to_dict("records")
     draft = calls[(calls["kind"] == "draft") & (calls["drafter"] == "universal")]

@@ -70,6 +70,21 @@ def test_each_slot_reads_the_state_that_gave_its_token_and_the_token(kind, famil
     assert len(num_kept) > 2
 
 
+def test_a_target_with_another_embedding_gets_another_model_of_its_states(tmp_path):
+    target = proofs.target_of("llama", slice(1, 3))
+    engine, options = sdbench.Engine(target), {"head": write_heads(tmp_path, target, "mtp")}
+
+    def model() -> StateLM:
+        return engine.drafter("mtp", engine.warp(1.0), options).model
+
+    first = model()
+    assert model() is first
+    embedding = target.get_input_embeddings()
+    embedding.weight = torch.nn.Parameter(2 * embedding.weight.detach(), requires_grad=False)
+    assert model() is not first
+    assert model().embed(torch.tensor([3])).equal(embedding(torch.tensor([3])))
+
+
 def test_a_layer_that_knows_the_next_tokens_is_accepted():
     """A target that repeats its last token, and a layer that hands on the embedding it reads: every draft is right."""
     target = proofs.repeating_target()

@@ -156,6 +156,28 @@ def test_the_blend_computes_no_law_where_both_models_agree_and_decides_as_if_it_
     )
 
 
+def test_tokens_that_only_the_logits_tell_apart_are_decided_alike_in_any_batch():
+    """In float32 the logarithms of the law of two neighbouring floats are equal. A lossless end still says what the target says,
+    and no row changes what another one does.
+    """
+    raw = torch.zeros(2, 2, 1000)
+    raw[:, :, 0], raw[:, :, 1] = 0.1, torch.tensor(0.1).nextafter(torch.tensor(1.0))
+    draft = raw[:, :1].clone()
+    draft[1, 0, 7] = 3.0  # the second row's draft would rather say something else
+    best = raw.argmax(-1)
+    logs = raw.log_softmax(-1)
+    assert (best == 1).all()
+    assert torch.equal(logs[..., 0], logs[..., 1])
+
+    def kept(w, rows):
+        block = DraftBlock(best[rows, :1], draft[rows].argmax(-1), torch.ones(len(rows)).long(), draft[rows])
+        evidence = Evidence(best[rows], block, True, raw[rows])
+        return Ensemble(w=w)(evidence, torch.full((len(rows), 2), 0.5)).accepted[:1].tolist()
+
+    assert kept(1.0, [1]) == kept(1.0, [0, 1]) == [1], "w = 1 is lossless"
+    assert kept(0.5, [0]) == kept(0.5, [0, 1]) == [1]
+
+
 @pytest.mark.parametrize("mix", ["prob", "logit"])
 def test_at_w_0_the_blend_keeps_the_first_of_tokens_that_the_draft_finds_alike(mix):
     """The target's choice is as likely to the draft as the drafted token, which v = q still prefers."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -42,6 +42,7 @@ class Decoder:
     pair: LoadedPair
     store: Store | None
     drafters: dict[str, Drafter] = field(default_factory=dict)  # the drafters that were built
+    before_timing: list[dict[str, Mapping[str, float]]] = field(default_factory=list)  # what they had counted then
 
     @cached_property
     def batch_size(self) -> int:
@@ -52,6 +53,7 @@ class Decoder:
 
         from sdbench.engines.native import timing
 
+        self.before_timing.append(self.drafter_counts())
         for model in self.engine.models:
             for lm in (model, *model.pruned.values()):
                 lm.known = None  # during timing each prompt is read in full
@@ -63,11 +65,16 @@ class Decoder:
             )
 
     def close(self) -> None:
-        """Record what drafters have counted. The models need no closing; they end with the process."""
+        """Record what drafters have counted in the quality pass. The models need no closing; they end with the process."""
         if self.store is not None:
-            for name, drafter in self.drafters.items():
-                if counts := getattr(drafter, "counts", {}):
-                    self.store.add_drafter({"name": name, "counts": dict(counts)})
+            for name, counts in [*self.before_timing, self.drafter_counts()][0].items():
+                self.store.add_drafter({"name": name, "counts": counts})
+
+    def drafter_counts(self) -> dict[str, Mapping[str, float]]:
+        """Return the counts of each drafter that counts."""
+        return {
+            name: dict(counts) for name, drafter in self.drafters.items() if (counts := getattr(drafter, "counts", {}))
+        }
 
     @cached_property
     def engine(self) -> Engine:

@@ -119,7 +119,7 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
     ]
     rehearse(decoder, plan.points, groups)
     prompt_times = warm_up(timed, groups)
-    before = counts_of(decoder)
+    before = decoder.drafter_counts()
     with Bar("timing", num_timed(timed, plan.todo)) as bar:
         for block in latency_pass(timed, plan, run.seed, prompt_times):
             store.append(block)
@@ -129,7 +129,7 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
     timings = timings[timings["pass_id"] == plan.pass_id].sort_values("started_at")  # includes those of earlier jobs
     records: list[Any] = list(timings.itertuples(index=False))
     store.append(calls(records, plan.points, run, prompts))
-    store.append(text_calls(plan, run, before, counts_of(decoder)))
+    store.append(text_calls(plan, run, before, decoder.drafter_counts()))
     if sentence := outlier_sentence(records):
         warn(sentence)
 
@@ -183,12 +183,6 @@ def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: 
         drafted_per_round=statistics.fmean(drafted) if drafted else math.nan,
         reads_prompt=longest.reads_prompt,
     )
-
-
-def counts_of(decoder: Decoder) -> dict[str, Mapping[str, float]]:
-    """Return the counts of each drafter that counts."""
-    drafters = decoder.drafters.items()
-    return {name: dict(counts) for name, drafter in drafters if (counts := getattr(drafter, "counts", {}))}
 
 
 def text_calls(
