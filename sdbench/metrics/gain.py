@@ -35,15 +35,24 @@ class Passes:
         ].mean()  # cells may have other numbers of repeats
         return cls(sums, whole.groupby(["pass_id", "cell"], sort=True)["started_at"].max().fillna(0.0))
 
-    def newest(self, cell: str, rivals: Sequence[str]) -> pd.DataFrame | None:
-        """Return [cell, example] of the newest pass that timed `cell` and any of the rivals; None if there is none."""
+    def newest_id(self, cell: str, rivals: Sequence[str]) -> str | None:
+        """Return the newest pass that timed `cell` and any of the rivals; None if there is none."""
         cells = self.started.index.get_level_values("cell")
         passes = self.started.index.get_level_values("pass_id")
         shared = set(passes[cells == cell]) & set(passes[cells.isin(list(rivals))])
         if not shared:
             return None
         same = self.started[passes.isin(shared) & cells.isin([cell, *rivals])]
-        return self.sums.loc[same.groupby(level="pass_id").max().idxmax()]
+        return str(same.groupby(level="pass_id").max().idxmax())
+
+    def newest(self, cell: str, rivals: Sequence[str]) -> pd.DataFrame | None:
+        """Return [cell, example] of the newest pass that timed `cell` and any of the rivals; None if there is none."""
+        pass_id = self.newest_id(cell, rivals)
+        return None if pass_id is None else self.sums.loc[pass_id]
+
+    def only(self, pass_id: str) -> "Passes":
+        """Return one of the passes."""
+        return Passes(self.sums.loc[[pass_id]], self.started.loc[[pass_id]])
 
     def ratio(self, cell: str, base: str, *, level: float = 0.95) -> Estimate | None:
         """Return tokens per second of `cell` over those of `base` in the newest pass that timed both; None if there is none."""

@@ -258,11 +258,14 @@ class _Weigher:
     def _gains(self, keys: Sequence[str], lossless: Sequence[str]) -> dict[str, Gain]:
         gains, timed = {}, set(self._passes.started.index.get_level_values("cell"))
         for key in keys:
-            best = self._passes.best_of(lossless, key)
-            if best is not None:
+            pass_id = self._passes.newest_id(key, lossless)
+            if pass_id is not None:  # ratios of two passes, maybe of two machines, do not compare
+                same = self._passes.only(pass_id)
+                best = same.best_of(lossless, key)
+                assert best is not None, "the pass timed one of them"
                 over, sooner = (
                     {base: known for base in lossless if (known := ratio(key, base)) is not None}
-                    for ratio in (self._passes.ratio, self._passes.sooner)
+                    for ratio in (same.ratio, same.sooner)
                 )
                 target = self._over_target(key, self._passes.sooner)
                 apart = [

@@ -319,6 +319,25 @@ def test_timings_of_lossless_in_another_pass_are_noticed(results):
     assert "lossless K=1 was timed in another pass" in advice.text
 
 
+def test_a_lossless_setting_that_the_newest_pass_lacks_was_timed_apart(results):
+    """The older pass, maybe of another machine, timed it beside the setting; a ratio of that pass proves nothing in this one."""
+    (before,) = recommend.recommend(results, 45.0).advices
+    assert before.kind == "ship"
+    lossless = results.timings[results.timings["verifier"] == "lossless"]
+    cells = results.cells.copy()
+    (first,) = cells.index[cells["cell"] == lossless["cell"].iloc[0]]
+    more = sdbench.read(results.path)
+    more.__dict__["cells"] = pd.concat([cells, cells.loc[[first]].assign(cell="other", num_draft=1)], ignore_index=True)
+    texts = results.generations[results.generations["cell"] == lossless["cell"].iloc[0]]
+    more.__dict__["generations"] = pd.concat([results.generations, texts.assign(cell="other")])
+    newer = results.timings.assign(pass_id="later", started_at=results.timings["started_at"] + 1e6)
+    with_other = [results.timings, lossless.assign(cell="other"), newer]
+    more.__dict__["timings"] = pd.concat(with_other, ignore_index=True)
+    (advice,) = recommend.recommend(more, 45.0).advices
+    assert advice.kind == "stay"
+    assert "lossless K=1 was timed in another pass" in advice.text
+
+
 @pytest.mark.slow
 def test_the_choice_does_not_look_at_the_times_it_reports(results):
     """Timings turned upside down change the reported speed and the verdict on it, never the setting that is asked about."""
