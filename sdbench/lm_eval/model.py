@@ -191,7 +191,7 @@ class SpeculativeLM(TemplateLM):
             warn("lm_eval's --seed does not change sampled answers of sdbench: give seed= in --model_args")
         prompts = [self.tok_encode(str(request.args[0]))[-options.room :] for request in requests]
         keys = [
-            digest_of_data([self.identity, task, asdict(options), index, prompt, *added])
+            digest_of_data([self.identity, self.tokenizer_name, task, asdict(options), index, prompt, *added])
             for index, prompt in enumerate(prompts)
         ]
         answers: dict[str, dict[str, Any]] = {}

@@ -157,7 +157,7 @@ class Client:
                 reader.take(event)
                 if is_over is not None:
                     for count in range(num_before + 1, len(reader.ids) + 1):
-                        if is_over(reader.ids[:count]):
+                        if is_over([token for token in reader.ids[:count] if token is not None]):
                             return reader.ended_at(count)
         if "error" in reader.last:
             raise UnansweredError(f"an error inside the answer: {_message(json.dumps(reader.last))}")

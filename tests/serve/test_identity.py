@@ -7,7 +7,7 @@ from aiohttp import web
 from standin import StandIn, Text
 
 from sdbench.engines.served import Http
-from sdbench.engines.served.identity import UNKNOWN, where_timed
+from sdbench.engines.served.identity import UNKNOWN, keys_in, where_timed, without_secrets
 
 
 class Described(StandIn):
@@ -20,6 +20,27 @@ class Described(StandIn):
 
     async def _server_info(self, _: web.Request) -> web.Response:
         return web.json_response(self.info)
+
+
+def test_keys_of_a_server_are_not_among_its_facts():
+    """SGLang reports all its options, with its keys."""
+    info = {
+        "api_key": "sesame",
+        "admin_api_key": None,
+        "ssl_keyfile_password": "barley",
+        "max_total_tokens": 4096,
+        "tokenizer_path": "a",
+        "internal_states": [{"hf_token": "oats", "command": "serve --api-key sesame", "load": 0.5}],
+    }
+    shown = without_secrets(info, keys_in({"authorization": "Bearer sesame", "X-Run": 4, "Empty": ""}))
+    assert shown == {
+        "api_key": "***",
+        "admin_api_key": None,
+        "ssl_keyfile_password": "***",
+        "max_total_tokens": 4096,
+        "tokenizer_path": "a",
+        "internal_states": [{"hf_token": "***", "command": "***", "load": 0.5}],
+    }
 
 
 def test_another_start_of_a_server_is_the_same_server_and_another_configuration_is_not():

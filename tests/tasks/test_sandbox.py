@@ -113,6 +113,15 @@ def test_each_end_has_its_own_name(jail, program, status):
     assert outcome.status == status, outcome
 
 
+def test_a_signal_without_a_name_is_a_crash_and_ends_no_worker():
+    sandbox = Sandbox("rlimit")
+    try:
+        outcome = sandbox.run(["import os\nos.kill(os.getpid(), 40)"])[0]
+    finally:
+        sandbox.close()
+    assert (outcome.status, outcome.detail) == ("crash", "signal 40")
+
+
 def test_the_last_output_of_a_program_is_kept(jail):
     assert "ValueError: why" in jail.run(["raise ValueError('why')"])[0].detail
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sdbench.engines.latency import machine
-from sdbench.prepare.provenance import gpus
+from sdbench.prepare.provenance import HIDDEN, gpus
 from sdbench.serve.answer import UnansweredError
 from sdbench.serve.client import Client
 from sdbench.serve.dialect import at
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
 
 VOLATILE = ("instance_id", "internal_states", "media_marker")  # in the configurations of vLLM, SGLang and llama.cpp
+SECRET_NAME = re.compile(r"api_?keys?$|password|secret|^(hf|auth|access)?_?token$", re.IGNORECASE)
 UNKNOWN = "?"  # a server that does not answer now: what it reported when it was timed counts
 
 
@@ -66,6 +68,24 @@ def _lasting(tree: Any) -> Any:
     if isinstance(tree, list):
         return [_lasting(value) for value in tree]
     return tree
+
+
+def without_secrets(tree: Any, known: Collection[str] = ()) -> Any:
+    """Return facts with `***` for passwords and keys: values with such a name, and values that contain one of `known`."""
+    if isinstance(tree, Mapping):
+        return {
+            name: HIDDEN if SECRET_NAME.search(str(name)) and value not in (None, "") else without_secrets(value, known)
+            for name, value in tree.items()
+        }
+    if isinstance(tree, list):
+        return [without_secrets(value, known) for value in tree]
+    return HIDDEN if isinstance(tree, str) and any(secret in tree for secret in known) else tree
+
+
+def keys_in(headers: Mapping[str, Any]) -> list[str]:
+    """Return the keys that requests with these headers carry."""
+    named = {name: str(value).removeprefix("Bearer ") for name, value in headers.items() if value}
+    return [value for name, value in named.items() if name.lower() == "authorization" or SECRET_NAME.search(name)]
 
 
 def is_there(timed: str, now: str) -> bool:

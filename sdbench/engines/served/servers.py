@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
+from sdbench.engines.served.identity import keys_in, without_secrets
 from sdbench.engines.served.plugin import compare_versions, request_of
 from sdbench.engines.served.request import PLUGIN, ServerSetting, model_id_of, request_body
 from sdbench.plan import WorkItem
@@ -132,7 +133,7 @@ class Servers:
                 "setting": setting.label,
                 "model": client.model,
                 "version": version,
-                "info": info,
+                "info": without_secrets(info, keys_in(self.kind.headers)),
                 "counts": "steps" if tells_steps else "pooled" if setting.role == "pair" else "none needed",
                 "engine": self.job.run.engine.name,
                 **started,

@@ -169,7 +169,8 @@ class Worker:
         if code == -signal.SIGKILL:
             return "memory", "killed by the system, which was out of memory"
         if code < 0:
-            return "crash", signal.Signals(-code).name
+            names = {number.value: number.name for number in signal.Signals}
+            return "crash", names.get(-code, f"signal {-code}")  # most real-time signals have no name
         if "MemoryError" in text[-300:]:
             return "memory", "the interpreter ran out of memory"
         return "failed", f"left with code {code} before the tests had ended"
