@@ -1,6 +1,7 @@
 """engine=http engine.dialect=llamacpp and engine=llamacpp against a stand-in that answers as build 11434 of llama.cpp's server."""
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -9,6 +10,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 from llamacpp_standin import PROMPT_MS, TOKEN_MS
+from processes import gone, noted
 from standin import Text, decoded
 
 from sdbench.cli import main
@@ -180,6 +182,41 @@ def test_a_harness_that_is_killed_in_the_middle_goes_on_by_the_same_command(serv
     assert len(server.seen) < seen + 8, "what was there is not asked for again"
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("victim", ["harness", "server"])
+def test_a_loop_in_which_something_is_killed_is_sent_again_as_a_whole(victim, llamacpp_words, tmp_path):
+    """The second loop takes some three seconds, and the kill comes when it has had answers for one."""
+    note, folder = tmp_path / "pids", tmp_path / "results" / "tiny-gsm8k-tiny"
+    words = [word for word in llamacpp_words if word != "timing=off"]
+    words += ["timing.rate=[40,5]", "timing.requests=16", "timing.examples=2", "engine.slots=4", "report=off"]
+    words += ["engine.retries=1", "engine.wait_s=0.01", "engine.grace_s=0.2"]
+    env = {**os.environ, "PYTHONPATH": str(ROOT), "STANDIN_CHILD": str(note)}
+    command = [sys.executable, "-m", "sdbench", *words]
+    process = subprocess.Popen(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    until = time.monotonic() + 240
+    while not list(folder.glob("records/open_loads-*")):
+        assert process.poll() is None
+        assert time.monotonic() < until, "no loop was whole in four minutes"
+        time.sleep(0.02)
+    time.sleep(1)
+    pids = noted(note)
+    os.kill(process.pid if victim == "harness" else pids[0], signal.SIGKILL)
+    message = process.communicate(timeout=60)[1]
+    assert process.returncode == (-signal.SIGKILL if victim == "harness" else 1)
+    if victim == "server":
+        assert "ended with code 137 (SIGKILL)" in message
+        assert "the same command goes on from there" in message
+    assert gone(pids)
+    held = read(folder).open_loads
+    assert held["rate"].tolist() == [40] * 16, "the other loop, with the answers that it had, was not recorded"
+    assert main(words) == 0
+    frame = read(folder).open_loads
+    assert frame.groupby(["cell", "rate"]).size().tolist() == [16] * 4
+    assert frame["failure"].eq("").all()
+    assert frame["pass_id"].nunique() == 1
+    assert len(held.merge(frame, on=["cell", "rate", "sent_s", "last_token_s"])) == 16, "what was whole was kept"
+
+
 @pytest.fixture
 def refused(served_words, tmp_path, capsys):
     """The sentence of a command that ends with code 2 before a text is decoded."""
@@ -284,7 +321,8 @@ def test_models_that_are_no_gguf_files(refused, llama_binary):
 
 @pytest.mark.slow
 def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(llamacpp_words, gguf_pair, tmp_path):
-    assert main([*llamacpp_words, "engine.args.threads=1", "engine.at_once=3", "engine.slots=2"]) == 0
+    ends = [f"engine.speculative.spec_draft_{name}" for name in ("p_min=0.5", "n_min=2")]
+    assert main([*llamacpp_words, "engine.args.threads=1", "engine.at_once=3", "engine.slots=2", *ends]) == 0
     results = read(tmp_path / "results" / "tiny-gsm8k-tiny")
     assert set(results.cells["verifier"]) == {"lossless", "target", "draft"}
     assert len(results.generations) == 6
@@ -293,6 +331,7 @@ def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(lla
     assert set(commands) == {"num_draft=3", "target", "draft"}
     drafting = f"--spec-draft-model {gguf_pair['draft']} --spec-draft-n-max 3 --spec-type draft-simple"
     assert drafting in commands["num_draft=3"]
+    assert commands["num_draft=3"].endswith("--spec-draft-p-min 0.5 --spec-draft-n-min 2")
     assert f"--model {gguf_pair['draft']}" in commands["draft"]
     assert not any("--spec" in commands[role] for role in ("target", "draft"))
     assert all("--parallel 2 --ctx-size" in command and "--threads 1" in command for command in commands.values())
@@ -324,8 +363,14 @@ def test_a_draft_of_another_vocabulary_a_missing_file_and_an_argument_that_it_do
         assert main([*kept, *words]) == 2
         return capsys.readouterr().err
 
-    assert "have different tokenizers" in sentence(f"model.draft={gguf_pair['other']}")
-    assert "/no/such.gguf does not exist" in sentence("model.draft=/no/such.gguf")
+    for words, reason in (
+        (f"model.draft={gguf_pair['other']}", "have different tokenizers"),
+        ("model.draft=/no/such.gguf", "/no/such.gguf does not exist"),
+    ):
+        lines = sentence(words).splitlines()
+        (line,) = (line for line in lines if not line.endswith("for the first time; it is kept"))
+        assert line.startswith("sdbench: ")
+        assert reason in line
     refusal = sentence("engine.args.refuse_to_start=true")
     assert "ended with code 1 before it was ready" in refusal
     assert "invalid argument: --refuse-to-start" in refusal
