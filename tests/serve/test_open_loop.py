@@ -1,5 +1,6 @@
 """Requests at a rate against a stand-in: sent at their times, recorded one by one, completed by the same command."""
 
+import itertools
 import json
 import os
 import resource
@@ -220,6 +221,39 @@ def test_llamacpp_gets_requests_at_their_times_too(sent_at, llamacpp, tmp_path, 
     assert not frame["is_cached"].any()
     assert len([body for body in server.seen if not body["cache_prompt"]]) == len(server.seen) >= 24
     assert "goodput (ttft within 10 s, tpot within 10 s) is highest at" in capsys.readouterr().out
+
+
+@pytest.mark.slow
+def test_requests_that_are_lost_while_a_server_starts_again_are_failures(sent_at, llamacpp, tmp_path):
+    count, is_due = itertools.count(1), threading.Event()
+
+    def answer(body) -> Text:
+        if body["max_tokens"] == 3 and next(count) == 6:
+            is_due.set()
+        return Text([5] * 3, [1], [3])
+
+    def restart() -> None:
+        if is_due.wait(120):
+            server.__exit__()
+            time.sleep(1.5)
+            server.__enter__()
+
+    server = llamacpp(answer)
+    thread = threading.Thread(target=restart)
+    thread.start()
+    words = (LLAMACPP, "timing.rate=5", "timing.requests=24", "timing.tokens=3")
+    assert sent_at(server, *words) == 0
+    thread.join()
+    frame = read(tmp_path / NAME).open_loads
+    is_lost = frame["failure"] != ""
+    assert len(frame) == 24
+    assert 0 < is_lost.sum() < 18
+    assert not is_lost.iloc[-1], "it answers again"
+    assert frame.loc[is_lost, "tokens"].eq(0).all()
+    assert frame.loc[is_lost, "failure"].str.contains("Cannot connect").any()
+    seen = len(server.seen)
+    assert sent_at(server, *words) == 0
+    assert len(server.seen) == seen, "a failure is a result"
 
 
 def test_ids_that_a_stream_leaves_out_are_not_asked_for_while_requests_arrive(sent_at, llamacpp, tmp_path):

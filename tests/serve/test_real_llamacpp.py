@@ -167,9 +167,12 @@ def test_servers_that_run_already_give_the_same_texts(greedy, running, pair_word
         assert by_example(results, verifier) == by_example(greedy[1], verifier)
 
 
-def test_a_kill_in_an_open_loop_loses_no_rate_that_was_whole(running, pair_words, tmp_path):
+@pytest.mark.parametrize("victim", ["harness", "server"])
+def test_a_kill_in_an_open_loop_loses_no_rate_that_was_whole(victim, running, pair_words, tmp_path):
+    """Without the harness the servers of `running` go on; the server that is killed is one that sdbench started."""
     load = ["timing.rate=[8,2]", "timing.requests=24", "timing.examples=4"]
-    words = (*pair_words, "n=4", "temperature=0", "num_draft=3", "max_new_tokens=8", *running, *load)
+    engine = running if victim == "harness" else engine_words("engine.retries=1", "engine.slots=4", "batch_size=4")
+    words = (*pair_words, "n=4", "temperature=0", "num_draft=3", "max_new_tokens=8", *engine, *load)
     command = [word for word in command_line(tmp_path, *words) if word != "timing=off"]
     folder = tmp_path / "tiny-gsm8k-tiny"
     with (tmp_path / "log").open("wb") as log:
@@ -179,8 +182,18 @@ def test_a_kill_in_an_open_loop_loses_no_rate_that_was_whole(running, pair_words
         assert process.poll() is None, (tmp_path / "log").read_text()
         assert time.monotonic() < until, "no rate was whole in four minutes"
         time.sleep(0.2)
-    process.kill()
-    process.wait(60)
+    if victim == "harness":
+        process.kill()
+    else:
+        pids = servers_of(tmp_path)
+        assert pids
+        for pid in pids:
+            os.kill(pid, signal.SIGKILL)
+    code = process.wait(120)
+    assert code == (-signal.SIGKILL if victim == "harness" else 1), (tmp_path / "log").read_text()
+    if victim == "server":
+        assert gone(pids)
+        assert "(SIGKILL)" in (tmp_path / "log").read_text()
     held = read(folder).open_loads
     done = subprocess.run(command, env=ENV, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
