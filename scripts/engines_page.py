@@ -33,8 +33,10 @@ INTRODUCTION = """\
 # Engines on a real pair
 
 HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of each
-engine. A dash: not measured, or the engine does not report it. The engines do not compute with the same weights: llama.cpp
-multiplies by the quantised ones of the files, native by the same weights dequantised to bfloat16 (native-packed has them in
+engine. A dash: not measured. "n/a": the engine does not report it ([what each engine reports](../../docs/engines.md)), or there
+is nothing to report: the target and the draft alone draft nothing and are compared with no other text, and the native engines,
+which are no servers, answer one user at a time. The engines do not compute with the same weights: llama.cpp multiplies by the
+quantised ones of the files, native by the same weights dequantised to bfloat16 (native-packed has them in
 oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; so speeds and texts of two engines differ by their weights,
 too. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string. Texts are compared with those
 of the target alone of the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1 are those of
@@ -43,9 +45,15 @@ included. A server keeps 4 slots, however many users there are. *× the target* 
 of the target alone in the same latency pass (of native the faster of its own target alone and transformers' `generate`); the
 script times the draft lengths in passes of their own, so it is not the ratio of two rows. Speeds of rows that were timed on
 different days are those of different machines, or of one in another state, and are not compared. The audit at T = 1 says with "TV
-0.15" that such a total variation between prefixes of two tokens would have been detected with probability .95; without it the
-audit is of an earlier version, which tested first tokens.
+0.15" that such a total variation between prefixes of two tokens would have been detected with probability .95.
 """
+EARLIER_AUDIT = """\
+\\* By an earlier version of the audit, which tested first tokens, prefixes of two tokens, and the shares of all tokens by their
+cumulative probability. llama.cpp draws the first token of a text without a draft, so that its speculation is tested by the other
+two alone. Of the shares a total variation of .05 would have been detected with probability .95; how large a deviation between
+prefixes of two tokens would have been missed is not known.
+"""
+NOT_MEASURED, NOT_REPORTED = "–", "n/a"
 
 
 class Setting(NamedTuple):
@@ -135,29 +143,43 @@ def fastest(table: pd.DataFrame) -> Iterator[str]:
         )
 
 
+def is_reported(row: Mapping[str, Any], column: str) -> bool:
+    """Return whether a measurement can fill a column of this row. vLLM sends no counts of texts that end at a stop string."""
+    if column in ("num_equal", "acceptance"):
+        return row["verifier"] == "lossless" and (column, row["engine"]) != ("acceptance", "vllm")
+    return column not in [f"tokens_per_s_{level}" for level in LEVELS[1:]] or row["engine"] in SERVERS
+
+
 def cells_of(row: Mapping[str, Any]) -> list[str]:
-    """A row of the table as text; a dash where nothing is known."""
-    equal = f"{int(row['num_equal'])} of {int(row['num_compared'])}" if pd.notna(row["num_equal"]) else "–"
-    speeds = [row[f"tokens_per_s_{level}"] for level in LEVELS]
-    return [
-        row["engine"],
-        str(setting_of(row)),
-        row["weights"] if isinstance(row["weights"], str) else "–",
-        str(int(row["n"])),
-        format_interval(estimate_of(row, "quality"), 1, scale=100) or "–",
-        equal,
-        format_interval(estimate_of(row, "acceptance"), 3) or "–",
-        *(f"{speed:.1f}" if pd.notna(speed) else "–" for speed in speeds),
-        format_interval(estimate_of(row, "speedup"), 2) or "–",
-        row["audit"] if isinstance(row["audit"], str) else "–",
-        str(int(row["threads"])),
-        row["timed"] if isinstance(row["timed"], str) else "–",
-    ]
+    """Return a row of the table as text."""
+    speeds = {f"tokens_per_s_{level}": row[f"tokens_per_s_{level}"] for level in LEVELS}
+    texts = {
+        "weights": row["weights"],
+        "n": str(int(row["n"])),
+        "quality": format_interval(estimate_of(row, "quality"), 1, scale=100),
+        "num_equal": f"{int(row['num_equal'])} of {int(row['num_compared'])}" if pd.notna(row["num_equal"]) else None,
+        "acceptance": format_interval(estimate_of(row, "acceptance"), 3),
+        **{name: f"{speed:.1f}" if pd.notna(speed) else None for name, speed in speeds.items()},
+        "speedup": format_interval(estimate_of(row, "speedup"), 2),
+        "audit": f"{row['audit']} \\*" if is_of_earlier_audit(row) else row["audit"],
+        "threads": str(int(row["threads"])),
+        "timed": row["timed"],
+    }
+    marks = {name: NOT_MEASURED if is_reported(row, name) else NOT_REPORTED for name in texts}
+    shown = [text if isinstance(text, str) and text else marks[name] for name, text in texts.items()]
+    return [row["engine"], str(setting_of(row)), *shown]
+
+
+def is_of_earlier_audit(row: Mapping[str, Any]) -> bool:
+    """Return whether a row has a verdict that does not state the total variation between prefixes of two tokens."""
+    return isinstance(row["audit"], str) and "TV" not in row["audit"]
 
 
 def page(table: pd.DataFrame, options: Mapping[str, str]) -> str:
     """The whole page; `options` are those of the script: what is missing depends on n, lengths, p-mins and threads."""
-    parts = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in table.to_dict("records")], num_left=3)]
+    rows = table.to_dict("records")
+    parts = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in rows], num_left=3)]
+    parts += [EARLIER_AUDIT] if any(map(is_of_earlier_audit, rows)) else []
     best: Sequence[str] = list(fastest(table))
     parts += ["Fastest, the draft alone left out:\n", "\n".join(best) + "\n"] if best else []
     return "\n".join([*parts, missing_text(table, options)])

@@ -146,6 +146,44 @@ def test_what_is_missing_is_named_setting_by_setting():
     assert engines_page.missing_text(pd.DataFrame(rows[5:8]), options | {"n": "0"}).count("| native |") == 1
 
 
+ENDS = [f"{name}{end}" for name in ("quality", "acceptance", "speedup") for end in ("", "_low", "_high")]
+
+
+def cells(row: dict) -> dict[str, str]:
+    row = dict.fromkeys([*ENDS, "weights"]) | {"n": 40, **row}
+    return dict(zip(engines_page.HEAD, engines_page.cells_of(row), strict=True))
+
+
+def test_a_dash_is_what_was_not_measured_and_what_an_engine_does_not_report_has_another_mark():
+    """docs/engines.md: vLLM sends no rounds of texts that end at a stop string, and the native engine is no server."""
+    equal, many = "texts equal to the target's", ["tokens/s at 2", "tokens/s at 4"]
+    for engine, absent in {"llamacpp": [], "vllm": ["acceptance"], "native": many, "native-packed": many}.items():
+        row = cells(engine_row(engine, "lossless", 4))
+        assert [name for name in row if row[name] == "n/a"] == absent
+        assert {name for name in row if row[name] == "–"} == {
+            *("weights", "pass@1", equal, "acceptance", *(f"tokens/s at {level}" for level in (1, 2, 4))),
+            *("× the target", "audit at T = 1", "timed"),
+        } - set(absent)
+    for verifier in ("target", "draft"):
+        row = cells(engine_row("llamacpp", verifier, 0))
+        assert [name for name in row if row[name] == "n/a"] == [equal, "acceptance"]
+    measured = {"acceptance": 0.9, "acceptance_low": 0.8, "acceptance_high": 1.0, "tokens_per_s_2": 3.0}
+    row = cells(engine_row("vllm", "lossless", 4, **measured))
+    assert (row["acceptance"], row["tokens/s at 2"]) == ("0.900 [0.800, 1.000]", "3.0")
+
+
+def test_the_page_says_what_an_audit_without_its_total_variation_leaves_open():
+    note = r"\* By an earlier version of the audit"
+    for audit, shown in (
+        ("sound (n = 800)", r"sound (n = 800) \*"),
+        ("sound (n = 800, TV 0.15)", "sound (n = 800, TV 0.15)"),
+    ):
+        row = dict.fromkeys([*ENDS, "weights"]) | engine_row("llamacpp", "lossless", 4, audit=audit, n=40)
+        page = engines_page.page(pd.DataFrame([row]), real_engines.DEFAULTS)
+        assert f"| {shown} |" in page
+        assert (note in page) == ("TV" not in audit)
+
+
 def test_an_audit_is_shown_with_rows_whose_records_are_elsewhere(tmp_path):
     rows = [
         ("llamacpp", "target", 0),
@@ -191,6 +229,12 @@ def test_the_committed_page_is_that_of_its_table_and_each_row_says_what_was_comp
         product(("llamacpp", "native", "vllm"), ("target", "lossless"))
     )
     assert audited["audit"].str.startswith("sound (n = 800").all(), "what results/README.md says"
+    of_llamacpp = audited[(audited["engine"] == "llamacpp") & (audited["verifier"] == "lossless")]
+    is_restricted = "prefixes of two tokens its audit, which is an older one, would have missed is not known" in (
+        (COMMITTED.parent / "README.md").read_text()
+    )
+    assert is_restricted != of_llamacpp["audit"].str.contains("TV").all()
+    assert (COMMITTED / "../../docs/engines.md").is_file(), "a link of the page"
     assert table.groupby("engine")["weights"].unique().map(list).loc[["llamacpp", "native"]].to_dict() == {
         "llamacpp": ["Q4_K_M"],
         "native": ["bfloat16 (dequantised)"],
