@@ -37,6 +37,19 @@ def test_the_engine_is_faster_than_generate(name, threads):
     assert figure(name, threads) >= LEAST[name]
 
 
+def test_the_guides_time_of_a_token_after_a_long_text_is_that_of_the_record():
+    record = json.loads(RECORD.read_text())
+    rows = [row for row in record["figures"] if row["name"] == "time a token at 4,000 tokens of context over 500"]
+    assert [(row["threads"], row["n"], row["note"]) for row in rows] == [(1, 5, "batch 4"), (2, 5, "batch 4")]
+    times = [f"{row[end]:.2f}" for row in rows for end in ("median", "low", "high")]
+    wanted = (
+        "a token costs {} times as much after 4,000 tokens as after 500 with one thread (smallest of five {}, largest {}) "
+        "and {} times with two ({}, {}): w = 0.5 with a batch of 4 on an AMD EPYC"
+    )
+    assert record["about"]["device"]["name"] == "AMD EPYC"
+    assert wanted.format(*times) in " ".join((RECORD.parents[2] / "docs" / "guide.md").read_text().split())
+
+
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("name", MOST)
 def test_the_engine_is_close_to_its_models(name, threads):
