@@ -386,11 +386,11 @@ def test_the_measures_are_those_of_one_evaluation(short_model):
 @needs_lm_eval
 def test_the_facts_of_an_evaluation_have_all_that_decides_its_answers(short_model):
     options = {"seed": 7, "dtype": "float64", "drafter": "lookup", "drafter.longest": 6}
-    options["model.chat_options.enable_thinking"] = False
+    options["model.chat_options.bos_token"] = "x"
     facts = short_model(**options)[0].get_model_info()["sdbench"]
     assert json.loads(json.dumps(facts)) == facts
     assert (facts["seed"], facts["drafter"], facts["drafter_options"]) == (7, "lookup", {"shortest": 2, "longest": 6})
-    assert facts["chat_options"] == {"enable_thinking": False}
+    assert facts["chat_options"] == {"bos_token": "x"}
     assert {name: facts["numerics"][name] for name in ("target_dtype", "target_quantization", "draft_dtype")} == {
         "target_dtype": "torch.float64",
         "target_quantization": None,
