@@ -1,9 +1,14 @@
 """How far logits differ only because they are computed in calls of different shapes."""
 
+from copy import deepcopy
+from typing import Any
+
 import torch
 from torch import Tensor
 
 from sdbench.lm.cache import Prefix, RaggedCache
+from sdbench.lm.layers import last_states
+from sdbench.lm.memory import CHUNK
 from sdbench.lm.model import LM
 
 ROWS = 8  # most rows of the batch of a block: kernels for many tokens round differently from those for few
@@ -13,8 +18,9 @@ MOST_STEPS = 8  # steps of the dtype at the largest logit; a larger change betwe
 def explained_margin(lm: LM, text: Tensor, start: int, *, width: int = 6, rows: int = 1) -> float:
     """Return the largest difference of two logits that rounding explains, for text [L] after `start`, in a batch of `rows`.
 
-    Each of the two may move by as much as a logit moves between a block of tokens and single ones, and by at most MOST_STEPS
-    steps of the dtype: if shapes disagree by more, the forward pass is at fault.
+    Each of the two may move by as much as a logit moves between a block of tokens and single ones: in the engine, and in the
+    model's own forward pass, so that a fault of the engine's blocks is not taken for rounding. At most by MOST_STEPS steps of
+    the dtype.
     """
     return explained_by(*_moves(lm, text, start, width, rows), lm.dtype)
 
@@ -32,7 +38,7 @@ def margin_of(lm: LM, text: Tensor, first: int, second: int) -> float:
 
 
 def rounding_of(lm: LM, text: Tensor, start: int, *, width: int = 6) -> float:
-    """Return the largest difference between the logits of text [L] from `start` on, scored in blocks and token by token.
+    """Return by how much rounding moves the logits of text [L] from `start` on between blocks and single tokens.
 
     A block of `width` tokens is what verification scores, a single token what the target alone does. Two greedy texts that
     diverge where the two largest logits differ by less than twice this value diverge by rounding: each logit may move by it.
@@ -44,13 +50,19 @@ def rounding_of(lm: LM, text: Tensor, start: int, *, width: int = 6) -> float:
 def _moves(lm: LM, text: Tensor, start: int, width: int, rows: int) -> tuple[float, float]:
     """Return the largest difference between logits of text [L] scored in blocks, alone or as each of `rows` texts, and token by
     token; and the largest of the latter.
+
+    The engine's difference counts up to that of the model's own forward pass, or up to a step of the dtype if it is larger:
+    shapes that agree to the bit in one kernel may differ by this in another.
     """
     if not 0 < start < len(text):
         raise ValueError(f"start must be between 1 and {len(text) - 1}, inside the text, got {start}")
-    prefix = lm.prefill_all([text[:start]])[0]
-    single = logits_after(lm, text, prefix, 1)
-    blocks = (logits_after(lm, text, prefix, width, num) for num in {1, min(rows, ROWS)})
-    return max(float((block - single).abs().max()) for block in blocks), float(single.abs().max())
+    prefix, cache = lm.prefill_all([text[:start]])[0], model_cache(lm, text[:start])
+    single, alone = logits_after(lm, text, prefix, 1), model_logits_after(lm, text, start, cache, 1)
+    numbers = {1, min(rows, ROWS)}
+    engine = max(float((logits_after(lm, text, prefix, width, num) - single).abs().max()) for num in numbers)
+    model = max(float((model_logits_after(lm, text, start, cache, width, num) - alone).abs().max()) for num in numbers)
+    largest = float(alone.abs().max())
+    return min(engine, max(model, torch.finfo(lm.dtype).eps * largest)), largest
 
 
 @torch.inference_mode()
@@ -62,5 +74,27 @@ def logits_after(lm: LM, text: Tensor, prefix: Prefix, width: int, rows: int = 1
     for positions in torch.arange(prefix.length, len(text), device=text.device).split(width):
         plan = lm.plan(positions.expand(rows, -1), cache, lm.kv_length(int(positions[-1]) + 1, cache))
         parts.append(lm.forward(text[positions].expand(rows, -1), plan, cache)[0])
+    logits = torch.cat(parts)
+    return logits if logits.dtype == torch.float64 else logits.float()
+
+
+def model_cache(lm: LM, prompt: Tensor) -> Any:
+    """Return the model's own cache of a prompt [L], from its own forward pass."""
+    cache: Any = None
+    hook = lm.head.register_forward_pre_hook(lambda _, inputs: last_states(inputs[0], 1))  # no logits of a whole chunk
+    try:
+        for chunk in prompt[None].split(CHUNK, 1):
+            cache = lm.model(input_ids=chunk, past_key_values=cache, use_cache=True).past_key_values
+    finally:
+        hook.remove()
+    return cache
+
+
+def model_logits_after(lm: LM, text: Tensor, start: int, cache: Any, width: int, rows: int = 1) -> Tensor:
+    """Return what `logits_after` does, from the model's own forward pass over a copy of its own cache of text[:start]."""
+    cache, parts = deepcopy(cache), []
+    cache.batch_repeat_interleave(rows)
+    for block in text[start:].split(width):
+        parts.append(lm.model(input_ids=block.expand(rows, -1), past_key_values=cache, use_cache=True).logits[0])
     logits = torch.cat(parts)
     return logits if logits.dtype == torch.float64 else logits.float()

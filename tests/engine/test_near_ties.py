@@ -61,6 +61,22 @@ def test_a_forward_whose_shapes_disagree_explains_no_more_than_the_dtype(monkeyp
     assert margin > 0
 
 
+@pytest.mark.parametrize("off", [1.0, 1.5, 2.0])
+def test_blocks_that_are_off_by_a_logit_or_two_are_at_fault(off, monkeypatch):
+    """The logits are as large as a real model's, so that this is within eight steps of bfloat16."""
+    model = tiny("llama").to(torch.bfloat16)
+    model.lm_head.weight.data.mul_(4)
+    lm = LM(model, capture="off")
+    text = greedy(lm, 60)
+    near = {token: gap for token, gap in partings(lm, text).items() if gap[0] < off}
+    token = max(near, key=lambda token: near[token][0])
+    (_, second), forward = near[token], lm.forward
+    bump = torch.zeros(lm.vocab_size).index_fill(0, torch.tensor([second]), off)
+    monkeypatch.setattr(lm, "forward", lambda ids, *more: forward(ids, *more) + bump * (ids.shape[1] > 1))
+    (margin,), explained = margins_of(lm, [PartingTexts(PROMPT, text, [*text[: token - 1], second], token)], rows=4)
+    assert 0 < explained < margin < 2 * off
+
+
 def test_rounding_of_a_batch_is_measured_in_a_batch(monkeypatch):
     """A kernel for many rows rounds as another does; blocks of one text equal single tokens."""
     lm = LM(tiny("llama").to(torch.bfloat16), capture="off")
