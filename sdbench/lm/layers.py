@@ -48,13 +48,17 @@ def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor
 
 
 def last_states(states: Tensor, count: int) -> Tensor:
-    """Return the states [B,count,d] of the last `count` tokens (0: of all), for a model's head.
+    """Return the states [B,count,d] of the last `count` tokens (0: of all), for a model's head."""
+    return contiguous(states[:, -count:])
 
-    They are contiguous in every stride. For a slice, matmul copies the head's weight for each row (docs/notes/head_copy.md), and
-    of one row `contiguous()` would return the slice.
+
+def contiguous(states: Tensor) -> Tensor:
+    """Return a copy of states [...,d] that is contiguous in every stride, for a model's head.
+
+    For a slice, matmul copies the head's weight for each row (docs/notes/head_copy.md), and of one row `Tensor.contiguous` would
+    return the slice.
     """
-    kept = states[:, -count:]
-    return kept.flatten(0, 1).clone(memory_format=torch.contiguous_format).view(kept.shape)
+    return states.reshape(-1, states.shape[-1]).clone(memory_format=torch.contiguous_format).view(states.shape)
 
 
 def low_and_middle(layers: Sequence[nn.Module]) -> list[nn.Module]:

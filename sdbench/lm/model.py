@@ -16,7 +16,7 @@ from sdbench.lm.capture import PATIENCE, CapturedSteps, Mode, mode_of
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.hook import ModelHook, no_model_hook, with_hook
 from sdbench.lm.known import KnownPrefixes
-from sdbench.lm.layers import bypass, decoder_layers, last_states, low_and_middle, output_of
+from sdbench.lm.layers import bypass, contiguous, decoder_layers, last_states, low_and_middle, output_of
 from sdbench.lm.logits import scale_logits
 from sdbench.lm.memory import CHUNK, ROOM
 from sdbench.lm.packed import PackedLayers, PackedWeights
@@ -171,7 +171,7 @@ class LM:
     def read_out(self, states: Tensor) -> Tensor:
         """Return the logits [...,V] of the model's head for any last states [...,d]."""
         with self._products.in_use():
-            return scale_logits(self.head(states), self.config)
+            return scale_logits(self.head(contiguous(states)), self.config)
 
     @with_hook
     def begin(self, ids: Tensor, plan: Plan, cache: RaggedCache, num_layers: int) -> Tensor:

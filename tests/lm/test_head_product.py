@@ -1,5 +1,6 @@
 """The head of a model reads contiguous states: nothing of the size of its weight is copied, whatever is kept of a forward."""
 
+from collections.abc import Callable
 from contextlib import nullcontext
 from types import SimpleNamespace
 from typing import Any
@@ -8,26 +9,32 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
 
+from sdbench.draft.medusa import Medusa
 from sdbench.engines.native import plain
 from sdbench.lm.model import LM
 from sdbench.lm.packed import has_instructions
+from sdbench.probs import Warp
+from tests.draft.heads import HEADS, random_heads
 from tests.engine.models import tiny
 
 VOCAB, ROWS = 40_000, 4
 
 
-def allocated(lm: LM, steps: int, keep: int) -> int:
-    """The bytes that the operations of a forward allocate in all."""
+def allocated(call: Callable[[], Any]) -> int:
+    """The bytes that the operations of a call allocate in all, the second time."""
+    with torch.inference_mode():
+        call()
+        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+            call()
+    events: Any = profiler.events()
+    return sum(max(0, event.self_cpu_memory_usage) for event in events)
+
+
+def bytes_of_forward(lm: LM, steps: int, keep: int) -> int:
     cache = lm.cache(ROWS, 64)
     ids = torch.arange(5, 5 + ROWS * steps).view(ROWS, steps)
     positions = torch.arange(steps).expand(ROWS, -1)
-    with torch.inference_mode():
-        lm.forward(ids, lm.plan(positions, cache, 64), cache, keep=keep)
-        with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-            logits = lm.forward(ids, lm.plan(positions, cache, 64), cache, keep=keep)
-    assert logits.shape == (ROWS, keep or steps, VOCAB)
-    events: Any = profiler.events()
-    return sum(max(0, event.self_cpu_memory_usage) for event in events)
+    return allocated(lambda: lm.forward(ids, lm.plan(positions, cache, 64), cache, keep=keep))
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
@@ -39,7 +46,33 @@ def test_a_forward_allocates_its_logits_and_no_copy_of_the_head(family, steps, k
     lm = LM(model, capture="off")
     logits = ROWS * (keep or steps) * VOCAB * 2
     # Gemma 2 caps its logits: three more tensors of their size.
-    assert allocated(lm, steps, keep) <= (4 if family == "gemma2" else 1) * logits + 2**20
+    assert bytes_of_forward(lm, steps, keep) <= (4 if family == "gemma2" else 1) * logits + 2**20
+
+
+@pytest.mark.parametrize("shape", ["last", "middle", "one row", "rows last"])
+def test_states_are_read_out_without_a_copy_of_the_head(shape):
+    """Whoever reads a position out passes a slice of the states of all positions."""
+    lm = LM(tiny("llama", vocab=VOCAB).bfloat16().requires_grad_(False), capture="off")
+    whole = torch.zeros(ROWS, 7, lm.config.hidden_size).bfloat16()
+    states = {
+        "last": whole[:, -1:],
+        "middle": whole[:, 2:4],
+        "one row": whole[:1, -1:],
+        "rows last": whole.transpose(0, 1),
+    }[shape]
+    assert allocated(lambda: lm.read_out(states)) <= states[..., 0].numel() * VOCAB * 2 + 2**20
+
+
+@pytest.mark.parametrize("k", [1, HEADS])
+def test_medusas_heads_are_read_out_without_a_copy_of_the_head(k):
+    model = tiny("llama", vocab=VOCAB)
+    weights = random_heads(model)
+    lm = LM(model.bfloat16().requires_grad_(False), capture="off")
+    drafter: Any = Medusa(lm, Warp(0.0), weights)
+    drafter.open(ROWS, 64, None)
+    lengths, u = torch.full((ROWS,), k), torch.rand(ROWS, k + 1, dtype=torch.float64)
+    used = allocated(lambda: drafter.draft(None, k, lengths, u, frozenset()))
+    assert used <= ROWS * k * VOCAB * 2 + 2**20
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2", "gemma3"])
