@@ -1,6 +1,7 @@
 """The peak of a run's memory, worked out from shapes: measured on small models, and by arithmetic on large ones."""
 
 import gc
+import os
 from dataclasses import replace
 from typing import Any
 
@@ -10,10 +11,15 @@ from torch.profiler import ProfilerActivity, profile
 from transformers import Qwen2Config
 
 import sdbench
+from scripts.real_runs import PLANNED
 from sdbench import probs
+from sdbench.cli import compose_run, main
+from sdbench.engines.job import prepare
 from sdbench.engines.native.memory import sorted_ids_of
 from sdbench.lm import memory
+from sdbench.lm.load import find, load_model
 from sdbench.lm.memory import ModelShape, free_system_bytes, peak_bytes
+from sdbench.prepare.pair import folder_of
 from sdbench.probs import HEAD
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import tiny
@@ -99,6 +105,45 @@ def test_the_peak_of_captured_steps_is_within_15_per_cent(mode, temperature):
     need = peak_bytes(*shapes, **options)
     peak = measured_peak(call)
     assert peak + need.weights == pytest.approx(need.total, rel=0.15)
+
+
+@pytest.mark.parametrize(
+    ("words", "keeps_logits"),
+    [
+        (["temperature=0", "w=0.5", "dtype=bfloat16"], True),
+        (["temperature=0", "verifier=exact", "w=null", "dtype=bfloat16"], False),
+        (["temperature=1", "w=0.5", "dtype=float32", "top_p=0.9"], False),
+        (["temperature=1", "w=0.5", "dtype=float32", "model.packed=true"], False),
+    ],
+)
+def test_the_plan_prints_the_peak_of_its_job(words, keeps_logits, tmp_path, monkeypatch, capsys):
+    """From the models and prompts themselves: a byte less or more would be seen."""
+    monkeypatch.setattr("sdbench.cli.plan.GIB", 1)
+    job_words = ["model=llama-tiny", "task=gsm8k-tiny", "n=6", "max_new_tokens=24", "num_draft=3", "batch_size=5"]
+    job_words += ["timing=off", f"results={tmp_path}", *words]
+    assert main(["--plan", *job_words]) == 0
+    printed = PLANNED.search(capsys.readouterr().out)
+    assert printed is not None
+    run = compose_run(job_words)
+    prompts = prepare(run, ()).prompts.ids.values()
+    is_packed, dtype = bool(run.model.packed), next(x for x in words if "dtype" in x).removeprefix("dtype=")
+    shapes = []
+    for role in ("target", "draft"):
+        shape = shape_of(load_model(find(folder_of(f"embedded:llama-tiny/{role}")), device="cpu", dtype=dtype))
+        more = {"mode": "off", "weights": 2 * shape.weights} if is_packed else {"mode": "trace"}
+        shapes.append(replace(shape, **more))
+    need = peak_bytes(
+        *shapes,
+        num_rows=5,
+        length=max(map(len, prompts)) + 24,
+        num_draft=3,
+        temperature=run.temperature,
+        top_p=run.top_p,
+        keeps_logits=keeps_logits,
+        keeps_prompts=True,
+        num_cores=os.cpu_count() or 1,
+    )
+    assert list(map(float, printed.groups())) == pytest.approx([need.weights, need.cache, need.laws], rel=0, abs=0.01)
 
 
 def test_top_p_sorts_the_most_likely_ids_of_models_that_run_eagerly_on_a_cpu():
