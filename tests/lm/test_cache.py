@@ -103,6 +103,25 @@ def test_room_is_made_as_texts_grow_and_not_for_a_budget_that_no_text_uses(monke
         assert torch.equal(old[1], new[1])
 
 
+@pytest.mark.parametrize("capture", ["off", "trace"])
+def test_a_run_with_a_large_budget_and_short_texts_takes_the_memory_of_short_texts(capture, monkeypatch):
+    layers: list[RaggedLayer] = []
+    honest = RaggedLayer.__init__
+    monkeypatch.setattr(RaggedLayer, "__init__", lambda layer, *sizes: (honest(layer, *sizes), layers.append(layer))[0])
+    target, draft = (tiny("llama", seed=seed, max_position_embeddings=40_000) for seed in (0, 1))
+    engine = sdbench.Engine(target, draft, capture=capture)
+    prompts, budget = [[5 + row, 6, 7] for row in range(4)], 20_000
+    layers.clear()
+    options = {"max_new_tokens": budget, "stop_ids": (), "should_stop": lambda ids: len(ids) >= 12, "num_draft": 3}
+    texts = sdbench.generate(None, None, prompts, [Exact()], engine=engine, batch_size=len(prompts), **options)
+    assert max(len(text.tokens) for text in texts) == 12
+    of_the_batch = [layer for layer in layers if layer.num_rows == len(prompts)]
+    assert len(of_the_batch) >= 2 * 2, "two layers of each model"
+    row_of_a_slot = 2 * 2 * 8 * 8  # (keys, values) · heads of 4 · width · bytes, of a layer
+    for layer in of_the_batch:
+        assert sum(store.nbytes for store in layer.stores) <= len(prompts) * (room.ROOM + 1) * row_of_a_slot
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("capture", ["off", "trace", "graphs"])
 def test_texts_are_the_same_however_often_the_cache_grows(capture, monkeypatch):
