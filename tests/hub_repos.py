@@ -52,15 +52,18 @@ def make_models(root: Path) -> None:
     def llama() -> Any:
         return t.LlamaForCausalLM(t.LlamaConfig(**size))
 
+    def qwen(padding: int) -> Any:
+        """Rows of the embedding beyond the tokenizer's: the real 7B has 128 more than the smaller ones."""
+        return t.Qwen2ForCausalLM(t.Qwen2Config(**{**size, "vocab_size": len(tokenizer) + padding}))
+
     makers = {
         "meta-llama/Llama-3.1-8B-Instruct": llama,
         "meta-llama/Llama-3.2-1B-Instruct": llama,
         "HuggingFaceTB/SmolLM2-1.7B-Instruct": llama,
         "HuggingFaceTB/SmolLM2-135M-Instruct": llama,
-        **{
-            f"Qwen/Qwen2.5-Coder-{parameters}-Instruct": lambda: t.Qwen2ForCausalLM(t.Qwen2Config(**size))
-            for parameters in ("7B", "1.5B", "0.5B")
-        },
+        "Qwen/Qwen2.5-Coder-7B-Instruct": lambda: qwen(padding=144),
+        "Qwen/Qwen2.5-Coder-1.5B-Instruct": lambda: qwen(padding=16),
+        "Qwen/Qwen2.5-Coder-0.5B-Instruct": lambda: qwen(padding=16),
         "Qwen/Qwen3-8B": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**size)),
         "Qwen/Qwen3-0.6B": lambda: t.Qwen3ForCausalLM(t.Qwen3Config(**size)),
         "google/gemma-3-12b-it": gemma,

@@ -65,6 +65,15 @@ for name in ("qwen-coder-small", "qwen-coder", "smollm2"):
 assert main(["--plan", "model=gemma-270m", "task=gsm8k", "device=cpu", "n=2"]) == 0
 run = compose_run(["model=gemma-270m"])
 print(sorted(pair.find(run.model, device="cpu", dtype="auto").checkpoints))
+import json
+import sdbench
+words = ["timing=off", "report=off", "temperature=1", "w=0.5", "num_draft=3", "max_new_tokens=40"]
+assert main(["model=qwen-coder", "task=gsm8k", "device=cpu", "n=4", *words]) == 0
+checkpoints = pair.find(compose_run(["model=qwen-coder"]).model, device="cpu", dtype="auto").checkpoints
+sizes = [json.loads((checkpoints[role].folder / "config.json").read_text())["vocab_size"] for role in ("target", "draft")]
+tokens = sdbench.read("results/qwen-coder-gsm8k").tokens
+largest = [max(max(ids, default=0) for ids in tokens[name].dropna()) for name in ("ids", "draft_ids")]
+print(*sizes, *largest)
 """
 
 
@@ -92,7 +101,11 @@ def test_the_configs_of_small_pairs_name_repositories_with_one_vocabulary(hub, t
     ):
         assert target in line
         assert draft in line
-    assert done.stdout.endswith("['target']\n")
+    lines = done.stdout.splitlines()
+    assert "['target']" in lines
+    target_size, draft_size, *largest = map(int, lines[-1].split())
+    assert target_size - draft_size == 128
+    assert max(largest) < draft_size, "of 4 · 40 tokens of a random target none is padding of its alone"
 
 
 CASES = """
