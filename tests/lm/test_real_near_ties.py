@@ -10,6 +10,7 @@ from sdbench import embedded
 from sdbench.cli import main
 
 TARGET = Path(str(embedded.__file__)).parent / "llama-tiny/target"
+TABLES = sorted((Path(__file__).parents[2] / "results/real").glob("*/near_ties.csv"))
 
 
 @pytest.fixture(scope="module")
@@ -47,3 +48,22 @@ def test_a_text_of_a_float32_run_that_differs_is_judged_by_the_rounding_of_float
     (row,) = pd.read_csv(out).to_dict("records")
     assert (row["token"], row["num_draft"], row["is_rounding"]) == (2, 3, False)
     assert 0 <= row["rounding"] < 1e-3 < row["gap"]
+
+
+@pytest.mark.results
+@pytest.mark.parametrize("path", TABLES, ids=lambda path: path.parent.name)
+def test_each_committed_text_that_differs_is_rounding(path):
+    table, (run,) = pd.read_csv(path), pd.read_csv(path.with_name("equal_texts.csv")).itertuples()
+    scores, summary = pd.read_parquet(path.with_name("scores.parquet")), pd.read_csv(path.with_name("summary.csv"))
+    (lossless,) = summary["cell"][summary["verifier"] == "lossless"]
+    texts = scores[scores["cell"] == lossless].set_index("example")
+    assert len(table) == table["example"].nunique() == run.num - run.num_equal
+    assert len(texts) == run.num
+    assert ((table["token"] - 1) <= texts["tokens"][table["example"].astype(str)].to_numpy()).all()
+    assert table["is_rounding"].all()
+    assert (table["gap"] <= 2 * table["rounding"]).all()
+
+
+@pytest.mark.results
+def test_the_tables_are_those_of_four_tasks():
+    assert [path.parent.name for path in TABLES] == ["humaneval", "mbpp", "wmt", "xsum"]
