@@ -364,6 +364,30 @@ def test_losses_of_other_rules_on_programs_are_not_significant_and_none_excludes
 
 
 @pytest.mark.results
+@pytest.mark.parametrize(
+    ("real", "toy"),
+    [("humaneval-rules", "gemma-tiny-humaneval-tiny-T0"), ("gsm8k-rules", "llama-tiny-gsm8k-tiny-T0")],
+)
+def test_other_rules_have_their_most_lenient_setting_within_five_points_on_the_toy_pair(real, toy):
+    zoo = pd.read_csv(COMMITTED.parent / "zoo" / toy / "summary.csv")
+    within = zoo[zoo["difference_low"] > -0.05].set_index(["verifier", "value"])["tokens_per_round"]
+    most, chosen = within.groupby("verifier").max(), pd.read_csv(COMMITTED / real / "summary.csv")
+    for row in chosen[chosen["verifier"].isin(["typical", "mars", "lenience", "bild"])].itertuples():
+        assert within.loc[row.verifier, row.value] == most[row.verifier]
+    if real == "humaneval-rules":
+        assert most.idxmax() == "cascade-v2"
+        assert len({f"{most[rule]:.2f}" for rule in ("cascade-v2", "bild", "typical", "lenience")}) == 1
+        assert f"first on programs, with {most.max():.2f} tokens a round, to two digits as many as bild" in prose()
+
+
+@pytest.mark.results
+def test_a_rule_that_the_readme_calls_not_run_was_not_run():
+    tables = [pd.read_csv(path) for path in COMMITTED.glob("*/summary.csv")]
+    assert "There `cascade-v2`, which was not run here" in prose()
+    assert "cascade-v2" not in {rule for table in tables for rule in table["verifier"]}
+
+
+@pytest.mark.results
 def test_without_packing_too_answers_of_lossless_decoding_come_sooner_than_those_of_assisted_generation():
     folders = [COMMITTED / "humaneval-assisted", COMMITTED / "wmt-latency"]
     sentence = real_readme.pooled_over_assisted(folders)
