@@ -1,7 +1,7 @@
 """lm-evaluation-harness and `task=lm-eval:NAME` over the same rows and answers; run by test_lm_eval.py with a Python that has both.
 
-argv: NAME of tasks, each with `NAME=ROWS[,SHOTS]` for files of rows in place of a hub. stdout: a JSON object, by task the two
-prompts and the two scores of each row, and of the whole sample.
+argv: names of tasks, each by itself or as `NAME OPTIONS` with options of our task as a JSON object. stdout: a JSON object, for each
+of these the two prompts, limits and scores of each row, and the two scores of the whole sample.
 """
 
 import json
@@ -9,13 +9,15 @@ import logging
 import sys
 import warnings
 from contextlib import redirect_stdout
+from functools import cache
 from pathlib import Path
 from tempfile import NamedTemporaryFile
+from unittest.mock import patch
 
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[i]) for i in range(3)]  # this folder, tests/, and the package's
-from lm_eval_rows import OWN  # noqa: E402
+from lm_eval_rows import OWN, TARGET  # noqa: E402
 
 
 def answers_of(rows, targets):
@@ -38,14 +40,21 @@ def answers_of(rows, targets):
 
 
 def canned(answers):
-    """The harness's model that writes these answers."""
+    """The harness's model that writes these answers, with the chat template of llama-tiny."""
     from lm_eval.api.model import LM
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.models.utils import normalize_gen_kwargs
+    from transformers import AutoTokenizer
 
     class Canned(LM):
+        tokenizer, tokenizer_name, chat_template_args = AutoTokenizer.from_pretrained(TARGET), "llama-tiny", {}
+        apply_chat_template = HFLM.apply_chat_template
+
         def generate_until(self, requests, disable_tqdm=False):
             self.prompts = [request.args[0] for request in requests]
-            stops = [request.args[1]["until"] for request in requests]
-            return [cut(answer, stop) for answer, stop in zip(answers, stops, strict=True)]
+            options = [normalize_gen_kwargs(request.args[1]) for request in requests]
+            self.limits = [[each["max_gen_toks"], list(filter(None, each["until"]))] for each in options]
+            return [cut(answer, stops) for answer, (_, stops) in zip(answers, self.limits, strict=True)]
 
         loglikelihood = loglikelihood_rolling = None
 
@@ -55,9 +64,48 @@ def canned(answers):
 
 def cut(text, stops):
     """As the harness's models do."""
-    for stop in [stops] if isinstance(stops, str) else stops:
-        text = text.split(stop)[0] if stop else text
+    for stop in stops:
+        text = text.split(stop)[0]
     return text
+
+
+def code_eval(*, references, predictions, k, **_):
+    """The metric code_eval of `evaluate` without its processes and limits, which no answer here needs."""
+    passed = [
+        [passes(f"{candidate}\n{test}") for candidate in candidates]
+        for test, candidates in zip(references, predictions, strict=True)
+    ]
+    counts = [(len(each), sum(each)) for each in passed]
+    return {f"pass@{size}": np.mean([pass_at(size, *count) for count in counts]) for size in k}, passed
+
+
+def passes(program):
+    try:
+        exec(program, {})
+    except BaseException:  # noqa: BLE001 - as there
+        return False
+    return True
+
+
+def pass_at(k, total, correct):
+    """Chen et al. 2021 (arXiv:2107.03374), figure 3."""
+    if total - correct < k:
+        return 1.0
+    return 1.0 - np.prod(1.0 - k / np.arange(total - correct + 1, total + 1))
+
+
+@cache
+def pair_info():
+    from sdbench.config import Model
+    from sdbench.prepare import pair
+    from sdbench.prepare.pair_info import PairInfo
+
+    return PairInfo.read(pair.find(Model("llama-tiny", str(TARGET), None), device="cpu", dtype="auto"))
+
+
+def text_of(prompt):
+    """A prompt of ours as text; turns as a run of llama-tiny reads them."""
+    return prompt.text if prompt.text is not None else pair_info().prompt(pair_info().ids(prompt))
 
 
 def whole_score(metric, scores):
@@ -101,7 +149,7 @@ def compare(name, options):
     evaluator.add_env_info = lambda results: None  # it lists every installed package, for each task
 
     import sdbench.tasks
-    from sdbench.tasks import harness_files
+    from sdbench.tasks import harness, harness_files
 
     ours = sdbench.tasks.load(f"lm-eval:{name}", seed=None, n=20, **options)
     examples = list(ours.examples())
@@ -109,20 +157,27 @@ def compare(name, options):
     if ours._tree.get("unsafe_code"):
         solutions = [example.row.get("canonical_solution") or example.row["code"] for example in examples]
         answers = [solution if i % 3 else "    return None" for i, solution in enumerate(solutions)]
+        if "gen_prefix" in ours._tree:  # it opens a block of code
+            answers = [f"\n{answer}\n```" for answer in answers]
     scores = ours.score_all(zip(examples, answers, strict=True))
     model = canned(answers)
     # A task of the harness's own: with a hub by its name, else over the same files.
-    theirs = over_files(ours._file, **options) if options else name
-    results = lm_eval.simple_evaluate(
-        model=model,
-        tasks=[theirs],
-        # Its index of all its 14,000 files takes many seconds.
-        task_manager=TaskManager(include_defaults=False, include_path=str(ours._file.parent)),
-        limit=20,
-        bootstrap_iters=0,
-        confirm_run_unsafe_code=True,
-        log_samples=True,
-    )
+    theirs = over_files(ours._file, options["data"], options.get("shots_data")) if "data" in options else name
+    with patch.object(harness.CODE_EVAL, "compute", code_eval):  # which the module of the task has kept
+        results = lm_eval.simple_evaluate(
+            model=model,
+            tasks=[theirs],
+            # Its index of all its 14,000 files takes many seconds.
+            task_manager=TaskManager(include_defaults=False, include_path=str(ours._file.parent)),
+            limit=20,
+            bootstrap_iters=0,
+            confirm_run_unsafe_code=True,
+            log_samples=True,
+            num_fewshot=options.get("shots"),
+            apply_chat_template=options.get("chat", False),
+            fewshot_as_multiturn=options.get("multiturn", True),
+            system_instruction=options.get("system"),
+        )
     samples = results["samples"][name]
     filters = sorted({sample["filter"] for sample in samples})
     rows = []
@@ -133,11 +188,11 @@ def compare(name, options):
                 end = f",{sample['filter']}" if len(filters) > 1 else ""
                 their_values |= {f"{metric}{end}": sample[metric] for metric in sample["metrics"]}
         rows.append({"ours": dict(score.values), "theirs": their_values})
-    whole = {}
-    for metric in ours.metrics:
-        base, _, filter_name = metric.name.partition(",")
-        their = results["results"][name][f"{base},{filter_name or filters[0]}"]
-        whole[metric.name] = [whole_score(metric, scores), their]
+    whole = {"ours": {metric.name: whole_score(metric, scores) for metric in ours.metrics}, "theirs": {}}
+    for key, value in results["results"][name].items():
+        metric, comma, _ = key.partition(",")
+        if comma and not metric.endswith("_stderr"):
+            whole["theirs"][key if len(filters) > 1 else metric] = value
     own = None
     if not options and OWN[name] is not None:
         own_name, pairs = OWN[name]
@@ -157,15 +212,15 @@ def compare(name, options):
                 if task.metric_of(mine).stats is None
             ]
             + [  # scores of one sentence differ by definition: ours smooth, and the harness has none
-                [whole_score(task.metric_of(mine), own_scores), whole[theirs][1]]
+                [whole_score(task.metric_of(mine), own_scores), whole["theirs"][theirs]]
                 for mine, theirs in pairs.items()
                 if task.metric_of(mine).stats is not None
             ],
         }
     return {
         "own": own,
-        "prompts": [[example.prompt.text, prompt] for example, prompt in zip(examples, model.prompts, strict=True)],
-        "limits": [ours.max_new_tokens, list(ours.stop)],
+        "prompts": [[text_of(example.prompt), text] for example, text in zip(examples, model.prompts, strict=True)],
+        "limits": [[[ours.max_new_tokens, list(ours.stop)], limits] for limits in model.limits],
         "rows": rows,
         "whole": whole,
         "files": harness_files.digests_of(ours._file),
@@ -179,9 +234,8 @@ def main():
     results = {}
     with redirect_stdout(sys.stderr):
         for word in sys.argv[1:]:
-            name, _, files = word.partition("=")
-            options = dict(zip(("data", "shots_data"), files.split(","), strict=False)) if files else {}
-            results[name] = compare(name, options)
+            name, _, options = word.partition(" ")
+            results[word] = compare(name, json.loads(options or "{}"))
     json.dump(results, sys.stdout, default=lambda value: value.item() if hasattr(value, "item") else str(value))
 
 

@@ -9,6 +9,7 @@ import pytest
 from hub import Hub
 
 HERE = Path(__file__).parent
+TARGET = HERE.parents[1] / "sdbench" / "embedded" / "llama-tiny" / "target"
 
 # Name of a task -> ours and its metrics that must agree with theirs, where there is one.
 OWN = {
@@ -72,7 +73,7 @@ def make_hub(root: Path) -> Hub:
 
 
 def both_sides(python: str, names: list[str], root: Path, libraries: str = "") -> dict:
-    """These tasks by the harness and by us, in this Python, over a stand-in hub with 20 rows of each data set."""
+    """These tasks, as lm_eval_both.py takes them, in this Python, over a stand-in hub with 20 rows of each data set."""
     hub = make_hub(root)
     env = hub.env(root / "home", PYTHONPATH=f"{libraries}:{HERE.parents[1]}".lstrip(":"))
     command = [python, str(HERE / "lm_eval_both.py"), *names]
@@ -88,10 +89,11 @@ def check_both(compared: dict) -> None:
     for name, both in compared.items():
         assert len(both["prompts"]) == 20, name
         assert all(ours == theirs for ours, theirs in both["prompts"]), name
+        assert all(ours == theirs for ours, theirs in both["limits"]), (name, both["limits"][0])
         for row in both["rows"]:
+            assert set(row["ours"]) == set(row["theirs"]), name
             for metric, value in row["ours"].items():
                 if not isinstance(row["theirs"][metric], list):
                     assert value == pytest.approx(float(row["theirs"][metric]), abs=1e-12), (name, metric)
-        for metric, (ours, theirs) in both["whole"].items():
-            assert ours == pytest.approx(theirs, abs=1e-12), (name, metric)
+        assert both["whole"]["ours"] == pytest.approx(both["whole"]["theirs"], abs=1e-12), name
         assert any(value for row in both["rows"] for value in row["ours"].values()), f"{name}: some answer is right"

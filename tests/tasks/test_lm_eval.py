@@ -484,6 +484,21 @@ def test_prompts_and_scores_are_the_harnesss(compared):
 
 @needs_lm_eval
 @pytest.mark.slow
+def test_shots_and_chat_templates_are_the_harnesss(tmp_path):
+    """The file of mbpp_instruct begins the answer, so the last turn is the assistant's."""
+    cases = [
+        'gsm8k {"shots": 3}',
+        'gsm8k {"chat": true}',
+        'gsm8k {"chat": true, "shots": 3, "system": "Be brief."}',
+        'gsm8k {"chat": true, "multiturn": false, "system": "Be brief."}',
+        'mbpp_instruct {"chat": true, "system": "Be brief."}',
+        'mbpp_instruct {"chat": true, "multiturn": false}',
+    ]
+    check_both(both_sides(sys.executable, cases, tmp_path))
+
+
+@needs_lm_eval
+@pytest.mark.slow
 def test_our_tasks_agree_under_protocol_lm_eval(compared):
     agreeing = {name: both["own"] for name, both in compared.items() if both["own"]}
     assert len(agreeing) >= 6
@@ -498,11 +513,13 @@ def test_our_tasks_agree_under_protocol_lm_eval(compared):
 @needs_lm_eval
 @pytest.mark.slow
 def test_real_rows_give_the_harnesss_prompts_and_scores(real_data):
-    words = [
-        f"gsm8k={real_data}/gsm8k_test_first100.jsonl,{real_data}/gsm8k_train.jsonl",
-        f"gsm8k_cot={real_data}/gsm8k_test_first100.jsonl",
-        f"humaneval={real_data}/humaneval.jsonl",
-    ]
+    gsm8k = {"data": f"{real_data}/gsm8k_test_first100.jsonl"}
+    files = {
+        "gsm8k": gsm8k | {"shots_data": f"{real_data}/gsm8k_train.jsonl"},
+        "gsm8k_cot": gsm8k,
+        "humaneval": {"data": f"{real_data}/humaneval.jsonl"},
+    }
+    words = [f"{name} {json.dumps(options)}" for name, options in files.items()]
     done = subprocess.run(
         [sys.executable, str(HERE / "lm_eval_both.py"), *words], capture_output=True, text=True, check=False
     )
