@@ -4,6 +4,7 @@ Needs the extra `lm-eval`, which is part of `dev`.
 """
 
 import json
+import math
 import os
 import re
 import sqlite3
@@ -12,13 +13,17 @@ import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
+from unittest.mock import Mock
 
 import pandas as pd
 import pytest
 
 from sdbench import embedded
 from sdbench.config import ConfigError
+from sdbench.engine import generate
 from sdbench.lm_eval.__main__ import USED, main
+from sdbench.report.command import COMMAND as REPORT
+from sdbench.subcommand import Exit
 
 needs_lm_eval = pytest.mark.skipif(find_spec("lm_eval") is None, reason="the extra lm-eval is not installed")
 PAIR = Path(str(embedded.__file__)).parent / "llama-tiny"
@@ -183,7 +188,8 @@ def test_after_a_kill_the_same_command_decodes_the_rest(tmp_path, monkeypatch, c
     write_tasks(tmp_path, 20)
     env = {**os.environ, "HF_HOME": str(tmp_path / "home"), "PYTHONPATH": str(Path(embedded.__file__).parents[2])}
     kept = tmp_path / "kept.db"
-    half = command(tmp_path, "--output_path", tmp_path / "half", keep=kept)
+    long = ["--gen_kwargs", "max_gen_toks=80"]  # so that some answers are right
+    half = command(tmp_path, "--output_path", tmp_path / "half", *long, keep=kept)
     with subprocess.Popen(half, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as process:
         while process.poll() is None and num_kept(kept) < 5:
             time.sleep(0.01)
@@ -192,8 +198,32 @@ def test_after_a_kill_the_same_command_decodes_the_rest(tmp_path, monkeypatch, c
     assert 5 <= before < 20
     run_here(half, monkeypatch)
     assert f"{before} of 20 answers of tiny_math were read from {kept}" in capsys.readouterr().err
-    run_here(command(tmp_path, "--output_path", tmp_path / "whole", keep=tmp_path / "other.db"), monkeypatch)
+    whole = command(tmp_path, "--output_path", tmp_path / "whole", *long, keep=tmp_path / "other.db")
+    run_here(whole, monkeypatch)
     assert measured_in(tmp_path / "half") == measured_in(tmp_path / "whole")
+    run_here([word.replace("verifier=exact", "verifier=ensemble,w=0.5") for word in whole], monkeypatch)
+    check_report(tmp_path / "whole")
+
+
+def check_report(folder):
+    """The report of a lossless and a lenient evaluation has their scores and measures, and the difference of their samples."""
+    assert REPORT([str(folder)]) == Exit.DONE
+    rows = pd.read_csv(folder / "evaluations.csv")
+    assert list(rows["setting"]) == ["exact K=5", "ensemble w=0.5 mix=prob greedy=blend K=5"]
+    documents = [json.loads(path.read_text()) for path in sorted(folder.rglob("results_*.json"))]
+    scores = [document["results"]["tiny_math"]["exact_match,none"] for document in documents]
+    assert list(rows["quality"]) == pytest.approx(scores)
+    assert rows["difference"].iloc[1] == pytest.approx(scores[1] - scores[0])
+    assert scores[0] != scores[1]
+    measured = [document["config"]["sdbench"]["tasks"]["tiny_math"] for document in documents]
+    for (_, row), measures in zip(rows.iterrows(), measured, strict=True):
+        assert (row["task"], row["metric"], row["n"]) == ("tiny_math", "exact_match", 20)
+        for name in ("acceptance", "acceptance_expected", "tokens_per_round", "bias"):
+            ends = [measures[name][end] for end in ("value", "low", "high")]
+            ends = [math.nan if end is None else end for end in ends]
+            assert list(row[[name, f"{name}_low", f"{name}_high"]]) == pytest.approx(ends, nan_ok=True), name
+    # A lossless rule accepts a draft with probability 0 or 1 at temperature 0.
+    assert measured[0]["acceptance_expected"] == pytest.approx(measured[0]["acceptance"])
 
 
 def run_here(words, monkeypatch):
@@ -259,17 +289,27 @@ def test_what_is_no_setting_is_one_sentence(options, words):
 
 @needs_lm_eval
 @pytest.mark.slow
-def test_what_is_no_setting_is_one_sentence_and_exit_2(tmp_path):
+@pytest.mark.parametrize(
+    ("option", "changed", "sentence"),
+    [
+        ("num_draft=5", "num_draft=none", r"num_draft must be .* got none"),
+        (
+            "model=llama-tiny",
+            f"target={PAIR / 'target'},draft={PAIR.parent / 'qwen-tiny' / 'draft'}",
+            r"model\.target=\S+ and model\.draft=\S+ have different tokenizers: .*; give a draft of the same family",
+        ),
+    ],
+    ids=["option", "draft"],
+)
+def test_what_is_no_setting_is_one_sentence_and_exit_2(option, changed, sentence, tmp_path):
     write_tasks(tmp_path, 2)
     out = tmp_path / "out"
     words = command(tmp_path, "--output_path", out, keep=tmp_path / "kept.db")
-    words = [word.replace("num_draft=5", "num_draft=none") for word in words]
+    words = [word.replace(option, changed) for word in words]
     env = {**os.environ, "HF_HOME": str(tmp_path / "home")}
     done = subprocess.run(words, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert re.search(r"^sdbench\.lm_eval: num_draft must be .* got none$", done.stderr, re.MULTILINE), done.stderr[
-        -2000:
-    ]
+    assert re.search(rf"^sdbench\.lm_eval: {sentence}$", done.stderr, re.MULTILINE), done.stderr[-2000:]
     assert "Traceback" not in done.stderr
     assert not out.exists()
 
@@ -368,6 +408,24 @@ def short_model(monkeypatch):
         return model, answer
 
     return make
+
+
+@needs_lm_eval
+def test_all_answers_of_a_task_are_decoded_in_one_call(monkeypatch):
+    from lm_eval.api.instance import Instance
+
+    from sdbench.lm_eval.model import SpeculativeLM
+
+    model, spy = SpeculativeLM(**OURS, batch_size=3), Mock(wraps=generate)
+    monkeypatch.setattr("sdbench.lm_eval.model.generate", spy)
+    prompts = [f"Question: {number} + 1?\nAnswer:" for number in range(5)]
+    options = {"until": ["Q"], "max_gen_toks": 4}
+    model.generate_until(
+        [Instance("generate_until", {}, (prompt, options), 0, ("task", i, 1)) for i, prompt in enumerate(prompts)]
+    )
+    (call,) = spy.call_args_list
+    assert call.args[2] == [model.tok_encode(prompt) for prompt in prompts]
+    assert call.kwargs["batch_size"] == 3
 
 
 @needs_lm_eval
