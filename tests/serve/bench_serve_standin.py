@@ -74,4 +74,7 @@ def main(given: argparse.Namespace) -> None:
         tree[f"mean_{name}_ms"] = 1000 * sum(ordered) / len(ordered)
         tree |= {f"p{p}_{name}_ms": 1000 * ordered[int(p / 100 * (len(ordered) - 1))] for p in (50, 90, 99)}
     tree["start_times"] = [answer["start"] for answer in answers]
+    tree["ttfts"], tree["output_lens"] = values["ttft"], [answer["tokens"] for answer in answers]
+    tree["itls"] = [[later - time for time, later in pairwise(answer["times"])] for answer in answers]
+    tree["input_lens"] = [100] * len(answers)
     (Path(given.result_dir) / given.result_filename).write_text(json.dumps(tree))
