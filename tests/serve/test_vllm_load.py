@@ -140,24 +140,24 @@ def test_two_per_cent_by_the_median():
 
 @pytest.mark.results
 def test_what_docs_engines_says_of_the_committed_comparison():
-    """It is of an earlier version of the script, with 16 fields."""
     turns = json.loads((ROOT / "results" / "benchmarks" / "vllm_load.json").read_text())["turns"]
-    ratios = {name: [turn[name][0] / turn[name][1] for turn in turns] for name in turns[0]}
-    apart = {name: 100 * (statistics.median(each) - 1) for name, each in ratios.items()}
+    assert (len(turns), len(bench_vllm_load.FIELDS), turns[0]["completed"]) == (3, 28, [120, 120, 120])
+    same = {name: statistics.median(each) for name, each in bench_vllm_load.ratios_of(turns, side=2).items()}
+    assert max(abs(ratio - 1) for ratio in same.values()) < 0.006
+    own = {name: 100 * (statistics.median(each) - 1) for name, each in bench_vllm_load.ratios_of(turns).items()}
+    apart = {name for name in own if abs(own[name]) > 2}
     first = [f"{kind}_ttft_ms" for kind in ("mean", "p50", "p90", "p99")]
-    last = ["p99_tpot_ms", "p99_e2el_ms"]
-    within = [name for name, each in ratios.items() if bench_vllm_load.is_within(each)]
-    assert len(within) == 10
-    assert set(apart) - set(within) == {*first, *last}
-    assert [apart[name] for name in ("completed", "total_output_tokens")] == [0, 0]
-    assert {round(apart[name], 1) for name in ("request_throughput", "output_throughput")} == {1.0}
-    latencies = [apart[name] for name in within if name.endswith(("_tpot_ms", "_e2el_ms"))]
-    assert (len(latencies), round(max(map(abs, latencies)), 1)) == (6, 1.4)
-    sooner = [-apart[name] for name in first]
-    assert (round(min(sooner), 1), round(max(sooner), 1)) == (2.5, 3.8)
-    assert [round(apart[name]) for name in last] == [7, 5]
-    spread = [ratio for name in last for ratio in ratios[name]]
-    assert (round(min(spread), 2), round(max(spread), 2)) == (0.9, 1.11)
+    last = [f"p99_{kind}_ms" for kind in ("tpot", "itl", "e2el")]
+    assert apart == {"request_goodput", *first, *last}
+    assert len(own) - len(apart) == 20
+    sooner = [-own[name] for name in first]
+    assert (round(min(sooner), 1), round(max(sooner), 1)) == (3.9, 6.3)
+    medians = [[statistics.median(turn[name][side] for turn in turns) for name in first] for side in (0, 1)]
+    earlier = [theirs - ours for ours, theirs in zip(*medians, strict=True)]
+    assert (round(min(earlier)), round(max(earlier))) == (0, 3)
+    assert (round(min(medians[1])), round(max(medians[1]))) == (31, 52)
+    assert round(own["request_goodput"], 1) == -3.4
+    assert [round(-own[name]) for name in last] == [8, 6, 11]
 
 
 def test_without_an_interpreter(capsys):
