@@ -296,24 +296,23 @@ def test_a_wide_margin_ships_the_fastest_setting_with_its_measured_speed(results
     assert advice.gain.low > 1
 
 
+def with_another_lossless(results, **changed):
+    """Return the results and the timings of a second lossless setting, K=1: the first's texts and times, with these columns."""
+    lossless = results.timings[results.timings["verifier"] == "lossless"]
+    key = lossless["cell"].iloc[0]
+    more = sdbench.read(results.path)
+    other = results.cells[results.cells["cell"] == key].assign(cell="other", num_draft=1)
+    more.__dict__["cells"] = pd.concat([results.cells, other], ignore_index=True)
+    texts = results.generations[results.generations["cell"] == key].assign(cell="other")
+    more.__dict__["generations"] = pd.concat([results.generations, texts])
+    return more, lossless.assign(cell="other", **changed)
+
+
 def test_timings_of_lossless_in_another_pass_are_noticed(results):
     (advice,) = recommend.recommend(results, 45.0).advices
     assert advice.kind == "ship"
-    alone = results.timings[results.timings["verifier"] == "lossless"]
-    cells = results.cells.copy()
-    (first,) = cells.index[cells["cell"] == alone["cell"].iloc[0]]
-    other = cells.loc[[first]].assign(cell="other", num_draft=1)
-    more = sdbench.read(results.path)
-    more.__dict__["cells"] = pd.concat([cells, other], ignore_index=True)
-    more.__dict__["timings"] = pd.concat(
-        [results.timings, alone.assign(cell="other", pass_id="later")], ignore_index=True
-    )
-    more.__dict__["generations"] = pd.concat(
-        [
-            results.generations,
-            results.generations[results.generations["cell"] == alone["cell"].iloc[0]].assign(cell="other"),
-        ]
-    )
+    more, other = with_another_lossless(results, pass_id="later")
+    more.__dict__["timings"] = pd.concat([results.timings, other], ignore_index=True)
     (advice,) = recommend.recommend(more, 45.0).advices
     assert advice.kind == "stay"
     assert "lossless K=1 was timed in another pass" in advice.text
@@ -321,18 +320,9 @@ def test_timings_of_lossless_in_another_pass_are_noticed(results):
 
 def test_a_lossless_setting_that_the_newest_pass_lacks_was_timed_apart(results):
     """The older pass, maybe of another machine, timed it beside the setting; a ratio of that pass proves nothing in this one."""
-    (before,) = recommend.recommend(results, 45.0).advices
-    assert before.kind == "ship"
-    lossless = results.timings[results.timings["verifier"] == "lossless"]
-    cells = results.cells.copy()
-    (first,) = cells.index[cells["cell"] == lossless["cell"].iloc[0]]
-    more = sdbench.read(results.path)
-    more.__dict__["cells"] = pd.concat([cells, cells.loc[[first]].assign(cell="other", num_draft=1)], ignore_index=True)
-    texts = results.generations[results.generations["cell"] == lossless["cell"].iloc[0]]
-    more.__dict__["generations"] = pd.concat([results.generations, texts.assign(cell="other")])
+    more, other = with_another_lossless(results)
     newer = results.timings.assign(pass_id="later", started_at=results.timings["started_at"] + 1e6)
-    with_other = [results.timings, lossless.assign(cell="other"), newer]
-    more.__dict__["timings"] = pd.concat(with_other, ignore_index=True)
+    more.__dict__["timings"] = pd.concat([results.timings, other, newer], ignore_index=True)
     (advice,) = recommend.recommend(more, 45.0).advices
     assert advice.kind == "stay"
     assert "lossless K=1 was timed in another pass" in advice.text
