@@ -33,7 +33,13 @@ NUMBER = re.compile(rf"{FRACTION}|({SIGN})(?:\$?({WHOLE}(?:\.\d+)?)|(?<!\d)(\.\d
 LONGEST_NUMERATOR = 100  # characters; longer ones are runs of digits, a common failure of weak models
 SEPARATORS = re.compile(r"[,{}\\\s]")
 MINUS = str.maketrans("\u2212\ufe63\uff0d", "---")  # Unicode's minus, small and full-width hyphens
-MARKER = re.compile(r"####|answer is:?|\\boxed\{", re.IGNORECASE)
+HEADING = (
+    r"[ *]*(?:(?:step|part|case)\b|\d+[.):] *\**[^\W\d_])"  # `#### Step 2: ...` and `#### 2. Add them` mark no answer
+)
+MARKER = re.compile(rf"####(?!{HEADING})|answer is:?|\\boxed\{{", re.IGNORECASE)
+SUM = re.compile(
+    r"(?:[\d.,$+*/×÷()% -]|x(?= ?\$?\d)|\\(?:times|cdot|div))*=[ $]*"
+)  # what precedes the result of `3 + 4 = 7`
 
 
 def lm_eval_normal(text: str) -> str:
@@ -43,10 +49,15 @@ def lm_eval_normal(text: str) -> str:
 
 
 def numeric(text: str) -> Decimal | Fraction | None:
-    """Return the number that a person would read: the first after the last marker of an answer, or else the last of the text."""
+    """Return the number that a person would read: the first after the last marker of an answer, or else the last of the text.
+
+    If a sum follows the marker (`#### 3 + 4 = 7`), it is the sum's result.
+    """
     text = text.translate(MINUS)
     markers = list(MARKER.finditer(text))
     after = NUMBER.search(text, markers[-1].end()) if markers else None
+    while after and (terms := SUM.match(text, after.start())) and (result := NUMBER.match(text, terms.end())):
+        after = result
     match = after or max(NUMBER.finditer(text), key=re.Match.start, default=None)
     if match is None:
         return None
@@ -127,7 +138,7 @@ PROTOCOLS: Mapping[str, MathProtocol] = MathProtocol.read(
 class GSM8K(DataTask):
     """Accuracy by three readings of the same answer: the protocol's strict and flexible ones, and sdbench's numeric one."""
 
-    VERSION = "2"
+    VERSION = "3"
     PROTOCOLS = PROTOCOLS
     FIELDS = ("question", "answer")
     metric = "strict"

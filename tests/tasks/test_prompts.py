@@ -291,7 +291,7 @@ def test_describe_holds_everything_that_decides_a_score():
         ({"protocol": "lama"}, "gsm8k has no protocol lama .did you mean llama"),
         ({"n": 0}, "n must be a whole number of at least 1, got 0"),
         ({"shots": -1}, "shots must be a whole number of at least 0"),
-        ({"version": 0}, "gsm8k version 0 is not the version of this sdbench, 2"),
+        ({"version": 0}, "gsm8k version 0 is not the version of this sdbench, 3"),
         ({"temprature": 1}, "temprature is not an option of task gsm8k"),
         ({"seed": -1}, "seed must be a whole number of at least 0, got -1"),
         ({"chat": "yes"}, "chat must be true, false or null, got yes"),

@@ -198,6 +198,19 @@ def test_ellipsis_is_a_number_to_flexible_and_none_to_numeric():
         ("#### 5/0", "5"),
         ("It is 6/2.", "3"),
         ("#### 1/3", "1/3"),
+        ("#### 3 + 4 = 7 pens", "7"),
+        ("#### 3 x $4 = $12.", "12"),
+        ("the answer is: 20 - 2*3 = 20 - 6 = 14, as 1 + 1 = 2", "14"),
+        ("#### 2 \\times (3+1) = 8", "8"),
+        ("#### 7 = the number of pens, 8", "7"),
+        ("#### 12, because 3 * 4 = 12 and 2 = 2", "12"),
+        ("#### Step 2: Add them\nThat makes 15 pens.", "15"),
+        ("#### **Step 2:** Add them\n3 + 4 = 7", "7"),
+        ("#### 2. Add them\n3 + 4 = 7", "7"),
+        ("#### 18\n#### Step 3: Check 5 of them", "18"),
+        ("#### 18. ", "18"),
+        ("#### 18 dollars", "18"),
+        ("#### Answer: 18, of 20", "18"),
         ("none", None),
         ("...", None),
         ("", None),
@@ -211,6 +224,7 @@ READINGS = [(protocol, name) for protocol in protocols("gsm8k") for name in ("st
 LONG = {
     "digits": "7", "marks": "#", "commas": "1,", "blanks": "1 ", "minus": "-", "dots": ".", "slashes": "6/", "dollars": "$",
     "marked": "#### ", "thousands": "000,", "tex": "1{,}", "boxes": "\\boxed{", "answers": "The answer is ", "spaces": " ",
+    "sums": "1 + 1 = ",
 }  # fmt: skip
 
 
