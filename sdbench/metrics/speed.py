@@ -230,6 +230,19 @@ def drift(timings: pd.DataFrame) -> float:
     return float(pace.iloc[-third:].median() / pace.iloc[:third].median())
 
 
+def mixed_sentence(timings: pd.DataFrame) -> str | None:
+    """Return what to say if the settings' speeds are those of several latency passes; None if they are of one."""
+    newest = latest_pass(timings)
+    count, machines = newest["pass_id"].nunique(), sorted(set(newest["machine"]))
+    if count < 2:
+        return None
+    where = f" on {len(machines)} machines ({'; '.join(machines)})" if len(machines) > 1 else ""
+    return (
+        f"The speeds are those of {count} latency passes{where}. Each speed-up is measured within a pass; tokens per second and "
+        "seconds can differ between passes for other reasons than the setting."
+    )
+
+
 def drift_sentence(timings: pd.DataFrame) -> str | None:
     """Return what to say of a pass at whose end the machine was slower or faster than at its start; None where it was neither."""
     pace = drift(timings)

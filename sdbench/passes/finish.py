@@ -12,6 +12,7 @@ from sdbench.files import digest_of, write_whole
 from sdbench.passes.table import names_of_cells, print_table
 from sdbench.passes.track import track
 from sdbench.records import Results
+from sdbench.records.claims import jobs_at_work
 from sdbench.trackers import Findings
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str], config:
     if run.report and not is_drawn(run, content):
         page = write(outcome).page
         write_whole(run.folder / DRAWN, content)
+        while (newer := _content(run)) != content and not jobs_at_work(run.folder / "claims"):
+            content = newer  # a job that ended meanwhile may have drawn a newer page, and this one has replaced it
+            page = write(worked_out([run.folder], margin=run.margin)).page
+            write_whole(run.folder / DRAWN, content)
     has_page = is_drawn(run, content)
     figures = sorted((run.folder / "figures").glob("pareto*.png"))[:1] if has_page else []
     for name, path in (

@@ -4,6 +4,7 @@ import os
 import subprocess
 import sys
 
+import pandas as pd
 import pytest
 from hydra.types import RunMode
 
@@ -116,6 +117,29 @@ def test_the_page_is_drawn_where_records_have_changed_and_left_out_where_asked(w
     for options, num_drawn in (({"n": 1}, 1), ({"n": 1}, 1), ({"n": 2}, 2), ({"n": 2}, 2), ({"n": 2, "margin": 2}, 3)):
         assert main(words(tmp_path, **options, **given)) == 0
         assert len(drawn) == num_drawn
+
+
+@pytest.mark.slow
+def test_of_two_jobs_that_end_together_the_page_of_both_remains(words, tmp_path, monkeypatch):
+    """The second job decodes, draws its page and ends while the first one draws."""
+    drawn = []
+
+    def write(worked_out: WorkedOut) -> Report:
+        drawn.append(sorted(worked_out.summaries[0]["w"].dropna()))
+        if len(drawn) == 1:
+            assert main(words(tmp_path, n=1, w=0.7, max_new_tokens=4)) == 0
+        page = worked_out.home / "report.html"
+        page.write_text("a page")
+        worked_out.summaries[0].to_csv(worked_out.home / "summary.csv", index=False)
+        return Report(page, (), ())
+
+    monkeypatch.setattr("sdbench.report.write", write)
+    assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=4)) == 0
+    assert drawn == [[0.3], [0.3, 0.7], [0.3, 0.7]]
+    (folder,) = tmp_path.iterdir()
+    assert set(pd.read_csv(folder / "summary.csv")["w"].dropna()) == {0.3, 0.7}
+    assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=4)) == 0
+    assert len(drawn) == 3, "the page shows what the records hold"
 
 
 @pytest.mark.slow

@@ -147,6 +147,22 @@ def test_a_pass_never_lends_its_baseline_to_another(results):
     )
 
 
+def test_speeds_of_several_passes_are_named_with_their_machines(results):
+    """The second pass timed the target and one rule; lossless has the speed of the first."""
+    timings = results.timings
+    newer = timings[timings["verifier"].isin([*speed.ALONE, "ensemble"])]
+    newer = newer.assign(pass_id="other", started_at=newer["started_at"] + 1e6)
+    assert speed.mixed_sentence(timings) is None
+    here = speed.mixed_sentence(pd.concat([timings, newer]))
+    assert here.startswith("The speeds are those of 2 latency passes. ")
+    there = speed.mixed_sentence(pd.concat([timings.assign(machine="A"), newer.assign(machine="B")]))
+    assert there.startswith("The speeds are those of 2 latency passes on 2 machines (A; B). ")
+    everything = pd.concat(
+        [timings, timings.assign(pass_id="other", started_at=timings["started_at"] + 1e6, machine="B")]
+    )
+    assert speed.mixed_sentence(everything) is None, "the older pass is not shown"
+
+
 def test_modelled_speed_ups_take_the_prices_of_their_own_pair(results):
     """Another pair's pass in the same folder, with a target ten times as dear, changes nothing."""
     others = results.calls.assign(

@@ -10,7 +10,7 @@ from statistics import NormalDist
 from typing import Any
 
 from sdbench.metrics.cells import table_of
-from sdbench.metrics.speed import drift_sentence
+from sdbench.metrics.speed import drift_sentence, mixed_sentence
 from sdbench.metrics.text import drafter_of, names_of
 from sdbench.metrics.weigh import SMALL
 from sdbench.records import Results
@@ -209,8 +209,8 @@ def warnings_of(sweep: Sweep, *, has_texts: bool = True) -> list[str]:
         warnings.append(f"Lossless against the target alone: {text}. {advice}")
     if has_texts:
         warnings += [each.text for each in sweep.equal_texts if each.num_equal < each.num and not each.is_fault]
-    if sentence := drift_sentence(sweep.select(sweep.results.timings)):
-        warnings.append(sentence)
+    timings = sweep.select(sweep.results.timings)
+    warnings += [line for line in (mixed_sentence(timings), drift_sentence(timings)) if line]
     if any(str(entry.get("commit") or "").endswith("+") for entry in sweep.results.provenance.values()):
         warnings.append("The source tree had uncommitted changes when this was run (the commit ends in +).")
     return warnings
