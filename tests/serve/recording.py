@@ -25,7 +25,7 @@ from aiohttp import web
 
 FILE = Path(__file__).with_name("data") / "llamacpp.jsonl"
 MODEL = "llama-tiny"
-WORDS = ["model=llama-tiny", "task=gsm8k-tiny", "verifier=exact", "num_draft=3", "n=3", "max_new_tokens=16"]
+WORDS = ["model=llama-tiny", "task=gsm8k-tiny", "verifier=exact", "num_draft=3", "n=3", "max_new_tokens=48"]
 WORDS += ["timing=off", "report=off", "batch_size=1", f"engine.model={MODEL}"]
 TEMPERATURES = (0, 2.5)  # at the second, tokens end inside characters, and the stream leaves out their ids
 
@@ -53,9 +53,39 @@ class Exchange:
         """The chunks of a stream."""
         return [json.loads(line[5:]) for line in self.answer.splitlines() if line.startswith("data:")]
 
+    @property
+    def ids(self) -> list[int]:
+        """The ids that a stream sends."""
+        return [token for event in self.events for token in event["tokens"]]
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether the stream has the id of every token that it counts."""
+        return len(self.ids) == self.events[-1]["tokens_predicted"]
+
 
 def read() -> list[Exchange]:
     return [Exchange(**json.loads(line)) for line in FILE.read_text().splitlines()]
+
+
+def fields_of(exchanges: list[Exchange]) -> set[str]:
+    """The dotted names of all fields of the answers, behind the path and whether it was a stream."""
+    names = set[str]()
+    for each in exchanges:
+        is_stream = each.kind == "text/event-stream"
+        for tree in each.events if is_stream else [json.loads(each.answer)]:
+            names |= {f"{each.path} {is_stream} {name}" for name in dotted(tree)}
+    return names
+
+
+def dotted(tree: Any, prefix: str = "") -> Iterator[str]:
+    if isinstance(tree, dict):
+        for name, value in tree.items():
+            yield f"{prefix}{name}"
+            yield from dotted(value, f"{prefix}{name}.")
+    if isinstance(tree, list):
+        for value in tree:
+            yield from dotted(value, f"{prefix}0.")
 
 
 @contextmanager
@@ -173,6 +203,7 @@ def record(binary: str, folder: Path) -> list[Exchange]:
 
 
 if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
     with tempfile.TemporaryDirectory() as temporary:
         lines = [json.dumps(asdict(exchange), ensure_ascii=False) for exchange in record(sys.argv[1], Path(temporary))]
     FILE.write_text("\n".join(lines) + "\n")

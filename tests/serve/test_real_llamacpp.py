@@ -233,3 +233,13 @@ def servers_of(folder: Path) -> list[int]:
     rows = [line.split(maxsplit=1) for line in listing.splitlines()]
     named = [f"--port {port} " for port in ports]
     return [int(pid) for pid, line in rows if line.startswith(str(BINARY)) and any(port in line for port in named)]
+
+
+def test_the_server_answers_with_the_fields_of_the_recording(tmp_path):
+    """The quick tests read answers of build 11434; another build that sends other fields wants a new recording."""
+    import recording
+
+    ours, theirs = (
+        recording.fields_of(exchanges) for exchanges in (recording.record(BINARY, tmp_path), recording.read())
+    )
+    assert ours == theirs
