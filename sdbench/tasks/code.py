@@ -54,7 +54,7 @@ class CodeTask(DataTask):
     timeout_s: float = 3.0
     workers: int = 2
 
-    VERSION = "2"
+    VERSION = "3"
     metric = "pass@1"
     metrics = (Metric("pass@1", "share"), Metric("pass@1_repaired", "share"))
     cut_side: ClassVar[str] = "start"  # of a long prompt, which ends with the signature and the tests

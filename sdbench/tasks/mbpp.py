@@ -17,17 +17,23 @@ from sdbench.tasks.code import CodeProtocol, CodeTask
 from sdbench.tasks.extract import Candidate, bound_names, fenced_blocks, parse
 from sdbench.tasks.protocol import Fields
 
-LANGUAGE = re.compile(r"\w*\n?")
+LANGUAGE = re.compile(r"(?:\w+(?=\s*\n))?\n?")
 
 
 def first_block(_given: str, text: str, _entry_points: Sequence[str]) -> str:
-    """lm-eval's `extract_code_blocks` for mbpp_instruct, whose prompt opens the fence; empty without a closing fence."""
+    """lm-eval's `extract_code_blocks` for mbpp_instruct, whose prompt opens the fence; empty without a closing fence.
+
+    The prompt ends in "```python\\n" as text and with chat templates that do not trim, so the answer begins with the program.
+    lm-eval drops its first word (`def`, `import`) as a language; here only a word that ends its line is one.
+    """
     block = _block(f"```{text}")
     return block if block is not None else _block(text.replace("```python", "```")) or ""
 
 
 def _block(text: str) -> str | None:
-    """The text between the first two fences; lm-eval's pattern in linear time: "```(?:\\w+)?\\n?(.*?)\\n?```"."""
+    """The text between the first two fences, after the language, which ends its line. In linear time; lm-eval's pattern is
+    "```(?:\\w+)?\\n?(.*?)\\n?```".
+    """
     begin = text.find("```")
     opened = LANGUAGE.match(text, begin + 3) if begin >= 0 else None
     end = text.find("```", opened.end()) if opened else -1

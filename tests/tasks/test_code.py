@@ -1,6 +1,7 @@
 """HumanEval and MBPP through the sandbox: references pass, emptied bodies fail, answers of every shape are read."""
 
 import pickle
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -8,8 +9,15 @@ from own import CODE, load, protocols
 from styles import HUMANEVAL, MBPP, answers
 
 import sdbench.tasks
+from sdbench.config import Model
+from sdbench.prepare import pair
+from sdbench.prepare.pair_info import PairInfo
 from sdbench.tasks import harness
 from sdbench.tasks.extract import REPAIRS
+
+TARGET = Path(__file__).parents[2] / "sdbench" / "embedded" / "llama-tiny" / "target"
+KEEPS = "{% for turn in messages %}{{ turn.role + ': ' + turn.content + '\n' }}{% endfor %}"  # Qwen2.5, SmolLM2
+TRIMS = KEEPS.replace("turn.content", "turn.content | trim")  # Llama 3
 
 SHAPES = {
     "as it stands": "{code}",
@@ -114,6 +122,23 @@ def test_humaneval_references_pass_under_every_protocol(protocol):
         "bigcode": "\n{code}",
     }  # it wants a whole program; it shows the prompt without its last line end
     values, _ = passed(load("humaneval", protocol=protocol), shaped(own.get(protocol, "as it stands")))
+    assert set(values.values()) == {1.0}
+
+
+@pytest.fixture(scope="module")
+def pair_info():
+    return PairInfo.read(pair.find(Model("llama-tiny", str(TARGET), None), device="cpu", dtype="auto"))
+
+
+@pytest.mark.parametrize(("is_chat", "template", "end"), [(False, KEEPS, "\n"), (True, KEEPS, "\n"), (True, TRIMS, "")])
+@pytest.mark.parametrize("name", ["mbpp", "mbpp-sanitized"])
+def test_mbpp_references_pass_in_the_fence_that_the_prompt_opens(pair_info, monkeypatch, name, is_chat, template, end):
+    """Where the prompt shows the fence's whole line, `def` was read as the language of the fence."""
+    monkeypatch.setattr(pair_info.tokenizer, "chat_template", template)
+    task = load(name, protocol="llama", chat=is_chat)
+    prompts = [pair_info.prompt(pair_info.ids(example.prompt)) for example in task.examples()]
+    assert {prompt.rpartition("```python")[2] for prompt in prompts} == {end}
+    values, _ = passed(task, lambda row: f"\n{row['code']}\n```\nThat was it.".removeprefix(end))
     assert set(values.values()) == {1.0}
 
 
