@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-FENCE = re.compile(r"^[ \t]*(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\1|\Z)", re.DOTALL | re.MULTILINE)
+FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\2|\Z)", re.DOTALL | re.MULTILINE)
 NEWLINE = re.compile(r"\r\n?|\n")
 MAX_LINES = 2000  # characters; a longer answer repeats itself, and its beginning is enough
 MAX_TRIES = 500
@@ -142,8 +142,14 @@ def _is_bodyless(function: ast.FunctionDef) -> bool:
 
 
 def fenced_blocks(text: str) -> Iterator[str]:
-    """Return the contents of fenced blocks, including an open one at the end, longest first."""
-    yield from sorted((match[2] for match in FENCE.finditer(text)), key=len, reverse=True)
+    """Return the contents of fenced blocks, including an open one at the end, longest first.
+
+    Lines lose the indentation of their fence, which may be in a list, as in Markdown (CommonMark 0.31, section 4.5).
+    """
+    blocks = (
+        re.sub(rf"^[ \t]{{0,{len(match[1])}}}", "", match[3], flags=re.MULTILINE) for match in FENCE.finditer(text)
+    )
+    yield from sorted(blocks, key=len, reverse=True)
 
 
 @dataclass(frozen=True, slots=True)

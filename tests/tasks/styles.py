@@ -4,6 +4,8 @@ Each is a template over a row: {prompt} and {code} are HumanEval's prompt and re
 {name} the function asked for; {first} and {rest} are the reference's first line and the others.
 """
 
+from textwrap import indent
+
 HUMANEVAL = {
     # name: (the answer, passes as lm-eval reads it, passes mended; None: depends on the row)
     "body": ("{code}\n", True, True),
@@ -35,6 +37,9 @@ HUMANEVAL = {
     "whole, prose around": ("Here's a solution:\n\n{prompt}{code}\n\nHope it's what you wanted!", False, True),
     "whole, fenced": ("```python\n{prompt}{code}\n```\n", False, True),
     "whole, fenced, prose around": ("Sure!\n\n```python\n{prompt}{code}\n```\n\nIt's simple.", False, True),
+    "whole, fenced, in a list": ("1. Call this:\n\n{listed_3}\n\n2. Print it.\n", False, True),
+    "whole, fenced, deeper in a list": ("- Call this:\n\n{listed_4}\n", False, True),
+    "body, fenced, in a list": ("1. Write this:\n\n{listed_body}\n", False, True),
     "whole, tildes": ("~~~\n{prompt}{code}\n~~~\n", False, True),
     "whole, two blocks": ("```bash\nls\n```\nThen\n```python\n{prompt}{code}\n```\n", False, True),
     "whole, open fence": ("```python\n{prompt}{code}\n", False, True),
@@ -57,6 +62,8 @@ MBPP = {
     "program, prose": ("{program}\n\nIt's simple, isn't it?\n", False, True),
     "fenced": ("```python\n{program}\n```", False, True),
     "fenced, prose around": ("Sure!\n```\n{program}\n```\nDone, isn't it?", False, True),
+    "fenced, in a list": ("1. Call this:\n\n{listed_3}\n\n2. Print it.\n", False, True),
+    "fenced, deeper in a list": ("- Call this:\n\n{listed_4}\n", False, True),
     "fence closed": ("{program}\n```", False, True),
     "open fence": ("```python\n{program}\n", False, True),
     "prose before": ("Here's the code:\n\n{program}\n", False, True),
@@ -107,6 +114,7 @@ def answers(styles, row):
     """name -> (answer, passes as lm-eval reads it, passes mended) for one row."""
     code = row.get("canonical_solution", row.get("code", "")).replace("\r\n", "\n").rstrip("\n")
     name = row.get("entry_point") or code.split("def ")[1].split("(")[0]
+    fenced = f"```python\n{row['prompt'] if 'entry_point' in row else ''}{code}\n```"
     fields = {
         "prompt": row.get("prompt", ""),
         "program": code,
@@ -115,6 +123,9 @@ def answers(styles, row):
         "stripped": code.strip(),
         "dedented": "\n".join(line.removeprefix("    ") for line in code.split("\n")),
         "tabbed": "\n".join(line.replace("    ", "\t") for line in code.split("\n")),
+        "listed_3": indent(fenced, " " * 3),
+        "listed_4": indent(fenced, " " * 4),
+        "listed_body": indent(f"```python\n{code}\n```", " " * 3),
         "returned": code.replace("\n", "\r\n"),
     }
     return {style: (text.format(**fields), literal, mended) for style, (text, literal, mended) in styles.items()}
