@@ -1,8 +1,9 @@
 """The base of HumanEval and MBPP: completions become programs, programs run in the sandbox, outcomes become scores.
 
 Every answer is read twice. `pass@1` runs the protocol's program to the letter, as the harness would. `pass@1_repaired`
-repairs programs that fail by their form alone (indentation, prose around them, half statements, fences): what the model
-can do, rather than what the protocol counts. A flag names each kind of repair that the second reading needed.
+repairs programs that fail by their form alone (indentation, prose around them, half statements, fences, imports of the prompt
+that are not repeated): what the model can do, rather than what the protocol counts. A flag names each kind of repair that the
+second reading needed.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config.checks import integer, number
 from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.extract import REPAIRS, Candidate, Reading, defines, extract, parse
+from sdbench.tasks.extract import REPAIRS, Candidate, Reading, defines, extract, lacks_given, parse
 from sdbench.tasks.protocol import Protocol
 from sdbench.types import Example, Metric, Score
 
@@ -93,9 +94,13 @@ class CodeTask(DataTask):
         program = rules.chat_program if self.chat and rules.chat_program else rules.program
         return program(rules.given.format(**self.fields(row)), self.until_stop(completion), self.entry_points(row))
 
-    def repair(self, row: Row, completion: str) -> Reading | None:
-        """Read the answer leniently; None if it defines nothing that the tests call."""
-        return extract(self.candidates(row, completion), self.entry_points(row), self.preamble(row))
+    def repair(self, row: Row, completion: str, literal: str) -> Reading | None:
+        """Read the answer leniently; None if it defines nothing that the tests call. `literal` is the protocol's program."""
+        names, preamble = self.entry_points(row), self.preamble(row)
+        reading = extract(self.candidates(row, completion), names, preamble)
+        if reading is not None and lacks_given(literal, names, preamble):
+            return replace(reading, repairs=reading.repairs | {"given"})
+        return reading
 
     @cached_property
     def _sandbox(self) -> Sandbox:
@@ -118,7 +123,8 @@ class CodeTask(DataTask):
         answers = [(example.row, text) for example, text in pairs]
         programs = [Program(self.literal(row, text), self.tests(row)) for row, text in answers]
         literal = self._run(programs)
-        readings = {i: self.repair(*answers[i]) for i, outcome in enumerate(literal) if outcome.status != "passed"}
+        failed = [i for i, outcome in enumerate(literal) if outcome.status != "passed"]
+        readings = {i: self.repair(*answers[i], programs[i].code) for i in failed}
         repaired = {
             i: reading
             for i, reading in readings.items()

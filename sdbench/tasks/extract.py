@@ -20,6 +20,7 @@ REPAIRS: Mapping[str, str] = {
     "fence": "a fenced block is taken out, or the answer ends at a fence that the protocol does not know",
     "whole": "the whole function is read by itself, beyond a stop string and without the prompt before it",
     "rest": "lines that do not parse are dropped: prose around the program, a half statement at its end",
+    "given": "the row's imports and helpers that the program uses and lacks are put back",
     "unused": "statements that no test needs are dropped: prints, the answer's own tests, a main guard",
 }
 
@@ -197,6 +198,15 @@ def _reduce(
         return Reading(code, repairs)
     is_dropped = any(s not in kept and not _is_text(s) for s in program.body)
     return Reading(written, repairs | {"unused"} if is_dropped else repairs)
+
+
+def lacks_given(code: str, entry_points: Sequence[str], preamble: str) -> bool:
+    """Return whether a program or its tests use names that the row's code defines and the program does not."""
+    program, given = parse(code), parse(preamble)
+    if program is None or given is None:
+        return False
+    defined, bound = (set[str]().union(*map(bound_names, tree.body)) for tree in (given, program))
+    return bool((defined - bound) & (names_in(program) | set(entry_points)))
 
 
 def _is_text(statement: ast.stmt) -> bool:

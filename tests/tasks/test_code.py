@@ -74,6 +74,27 @@ def test_every_kind_of_repair_has_a_flag(answer, kinds):
         assert (score.values, repairs(score)) == ({"pass@1": 0.0, "pass@1_repaired": 1.0}, kinds)
 
 
+@pytest.mark.parametrize(
+    ("name", "protocol", "key", "answer"),
+    [
+        ("humaneval", "evalplus", "Own/0", "def doubled(x: List[int]):\n    return [2 * n for n in x]\n```\n"),
+        ("humaneval", "evalplus", "Own/1", "def show(s):\n    return ''.join(chr(ord(c) - 1) for c in s)\n```\n"),
+        ("mbpp-sanitized", "lm-eval", "3", "def root(n, sqrt=math.isqrt):\n    return sqrt(n)\n"),
+    ],
+)
+def test_imports_and_helpers_of_the_row_are_put_back_where_nothing_else_is_wrong(name, protocol, key, answer):
+    task = load(name, protocol=protocol)
+    example = next(example for example in task.examples() if example.id == key)
+    score = task.score(example, answer)
+    assert (score.values, repairs(score)) == ({"pass@1": 0.0, "pass@1_repaired": 1.0}, {"given"})
+
+
+def test_a_wrong_body_after_a_prompt_with_imports_needs_no_repair():
+    values, scores = passed(load("humaneval"), lambda row: "    return None\n", "pass@1_repaired")
+    assert not any(values.values())
+    assert not any(map(repairs, scores))
+
+
 def test_a_program_that_imports_what_is_not_here_says_so():
     task = load("humaneval")
     example = next(iter(task.examples()))
