@@ -91,8 +91,11 @@ def bound_names(statement: ast.stmt) -> set[str]:
 
 
 def _base(node: ast.AST) -> set[str]:
-    while isinstance(node, ast.Subscript | ast.Attribute):
-        node = node.value
+    """Return the name at the start of `table[1].rows` or `table.setdefault(1, []).append`; a call of a plain name has none."""
+    while isinstance(node, ast.Subscript | ast.Attribute | ast.Call):
+        if isinstance(node, ast.Call) and not isinstance(node.func, ast.Attribute):
+            break
+        node = node.func if isinstance(node, ast.Call) else node.value
     return {node.id} if isinstance(node, ast.Name) else set()
 
 
@@ -101,6 +104,12 @@ def _is_import(statement: ast.stmt) -> bool:
     if isinstance(statement, ast.Try):
         return bool(statement.body) and all(isinstance(inner, ast.Import | ast.ImportFrom) for inner in statement.body)
     return isinstance(statement, ast.Import | ast.ImportFrom)
+
+
+def _calls(statement: ast.stmt) -> list[ast.Call]:
+    """Return the calls of a top-level statement whose results are not used."""
+    nodes = () if isinstance(statement, Definition) else ast.walk(statement)
+    return [node.value for node in nodes if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)]
 
 
 def closure(names: Sequence[str], uses: Callable[[str], set[str]]) -> set[str]:
@@ -119,9 +128,18 @@ def reachable(tree: ast.Module, entry_points: Sequence[str]) -> list[ast.stmt]:
     imported = set[str]().union(*(bound_names(statement) for statement in statements if _is_import(statement)))
     binds = [bound_names(statement) - imported for statement in statements]
     uses = [names_in(statement) for statement in statements]
-    wanted = closure(
-        entry_points, lambda name: set().union(*(u for b, u in zip(binds, uses, strict=True) if name in b))
-    )
+
+    def uses_of(name: str) -> set[str]:
+        return set().union(*(u for b, u in zip(binds, uses, strict=True) if name in b))
+
+    fixed = imported | {s.name for s in statements if isinstance(s, Definition)} | set(entry_points)
+    for bound, statement in zip(binds, statements, strict=True):
+        for call in _calls(statement):
+            # heapq.heappush(HEAP, 3) changes HEAP; print(HEAP) does not, and a function that calls an entry point tests it.
+            passed = {arg.id for arg in call.args if isinstance(arg, ast.Name)} - fixed
+            if passed and not closure([*names_in(call.func)], uses_of) & {"print", *entry_points}:
+                bound |= passed
+    wanted = closure(entry_points, uses_of)
     limits = [isinstance(s, ast.Expr) and ast.unparse(s).startswith("sys.setrecursionlimit(") for s in statements]
     body = [s for n, s in enumerate(statements) if binds[n] & wanted or _is_import(s) or limits[n]]
     body.sort(key=lambda s: not (isinstance(s, ast.ImportFrom) and s.module == "__future__"))  # these must come first

@@ -55,10 +55,12 @@ def test_only_what_the_entry_point_needs_is_kept():
         "from __future__ import annotations\nimport sys\nsys.setrecursionlimit(10000)\n"
         "LIMIT = 3\nTABLE = {}\nTABLE[1] = LIMIT\nUNUSED = 4\n"
         "for i in range(3):\n    TABLE[i] = i\n"
+        "import heapq\nHEAP = []\nheapq.heappush(HEAP, 3)\nTABLE.setdefault(1, []).append(2)\n"
         "class Node:\n    pass\nclass Other:\n    pass\n"
         "def unused(): return main(1)\n"
-        "def main(x):\n    return TABLE[x], Node()\n"
-        "main(2)\nunittest.main()\n"
+        "def check(table): assert unused() == table[1]\n"
+        "def main(x):\n    return TABLE[x], HEAP, Node()\n"
+        "main(2)\nmain(HEAP)\nmain(2).pop(HEAP)\nprint(HEAP)\ncheck(TABLE)\nrun(main, Node)\nunittest.main()\n"
     )
     program = extract([code], ["main"])
     assert program is not None
@@ -66,8 +68,10 @@ def test_only_what_the_entry_point_needs_is_kept():
     assert program.startswith("from __future__")
     assert "TABLE[1] = LIMIT" in program
     assert "for i in range(3)" in program
+    assert "heapq.heappush(HEAP, 3)" in program
+    assert "TABLE.setdefault(1, []).append(2)" in program
     assert "setrecursionlimit" in program
-    for gone in ("UNUSED", "unused", "Other", "unittest", "main(2)"):
+    for gone in ("UNUSED", "unused", "Other", "unittest", "main(2)", "main(HEAP)", "print", "check", "run"):
         assert gone not in program
 
 
