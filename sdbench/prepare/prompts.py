@@ -31,6 +31,7 @@ class Prompts:
                 f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {pair_info.limit} tokens"
                 f" in all{pair_info.why_limited}; write a max_new_tokens well below that"
             )
+        limit = min(limit, task.rules.prompt_limit or limit)
         examples = list(task.examples())
 
         def num_tokens(prompt: Prompt) -> int:
@@ -52,7 +53,6 @@ class Prompts:
 
 def _refuse_padding(task: DataTask, wanted: int, longest: int, limit: int) -> None:
     """Raise if padded prompts would be longer than allowed, or shorter than a prompt already is."""
-    limit = min(limit, task.rules.prompt_limit or limit)
     option = f"task.{task.padded_by}={wanted}"
     if wanted > limit:
         raise ConfigError(
