@@ -152,7 +152,10 @@ class DataTask(Padding):
         for name in self.extra_metrics:
             values |= load_metric(name)(text.strip(), self.fields(example.row)["answer"])
         general = {"is_truncated": is_truncated and text == completion, "is_empty": not text.strip()}
-        return replace(score, values=values, flags={**general, "is_extraction_failed": False, **score.flags})
+        # A stop string of the text form, such as a blank line, ends a chat answer after "Here is a summary:".
+        is_opening = self.chat and "\n" not in text.strip() and text.rstrip(" *\n").endswith(":")
+        is_opening = is_opening and not self.fields(example.row)["answer"].rstrip().endswith(":")
+        return replace(score, values=values, flags={**general, "is_extraction_failed": bool(is_opening), **score.flags})
 
     def metric_of(self, name: str) -> Metric:
         """Return the declared metric of this name; for any other, such as an extra one, a raw number without bounds."""

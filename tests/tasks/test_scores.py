@@ -2,6 +2,7 @@
 
 import random
 import time
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -273,6 +274,30 @@ def test_every_answer_carries_truncation_emptiness_and_extraction_flags():
     assert task.score(row, "  \n").flags == {"is_truncated": False, "is_empty": True, "is_extraction_failed": True}
     assert task.score(row, "so 3 +", is_truncated=True).flags["is_truncated"]
     assert not task.score(row, "#### 7\nQuestion: no", is_truncated=True).flags["is_truncated"]
+
+
+@pytest.mark.parametrize("name", ["cnndm", "xsum", "wmt16"])
+def test_a_chat_answer_that_ends_after_its_opening_line_has_no_result(name):
+    chat, text = load(name, chat=True), load(name)
+    row = next(iter(chat.examples()))
+    openings = ("Here is a summary:", "**Translation:** ", f"Here is a summary:{chat.stop[0]}A cat sat.")
+    for answer in openings:
+        assert chat.score(row, answer).flags["is_extraction_failed"]
+        assert not text.score(row, answer).flags["is_extraction_failed"]
+    for answer in ("A cat sat.", "He said: I sat.", ""):
+        assert not chat.score(row, answer).flags["is_extraction_failed"]
+
+
+def test_a_chat_answer_of_two_lines_is_no_opening_line():
+    task = load("xsum", chat=True)
+    assert not task.score(next(iter(task.examples())), "A cat:\nit sat:").flags["is_extraction_failed"]
+
+
+def test_a_translation_that_ends_in_a_colon_as_its_reference_does_is_a_result():
+    task = load("wmt16", chat=True)
+    (row, *_) = task.examples()
+    row = replace(row, row={"translation": {"de": "Er sagte:", "en": "He said:"}})
+    assert not task.score(row, "He said this:").flags["is_extraction_failed"]
 
 
 def test_scoring_is_pure_and_a_batch_equals_single_calls():
