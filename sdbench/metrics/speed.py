@@ -5,6 +5,7 @@ conditional on this machine and this process. Modelled speed-ups put
 measured costs per call under the recorded rounds of every cell; what is neither a draft nor a verify call is left out.
 """
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -22,6 +23,9 @@ TIMES = ["tokens", "prefill_s", "decode_s"]
 PARTS = ("draft_s", "verify_s", "rest_s")
 SPLITS = (*PARTS, "split_s")
 SPLIT_KINDS = ("draft", "verify")  # calls whose costs come from the split repeat
+# How much narrower or wider than all measured blocks a setting's blocks may be on average. They are given the price of the nearest
+# measured width, which is too low for wider blocks.
+NARROWER, WIDER = 0.5, 1.25
 FIRST_TOKEN = ("first_token_s", "cached_first_token_s")  # the prompt was read, or may have been in the server's cache
 COLUMNS = ["pass_id", *UNIT, *TIMES]
 
@@ -141,7 +145,9 @@ def pace_of_splits(timings: pd.DataFrame) -> float:
 
 
 def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: float) -> Estimate:
-    """Return the speed-up of one cell's recorded rounds at the costs of one pass, over examples; NaN without a cost."""
+    """Return the speed-up of one cell's recorded rounds at the costs of one pass, over examples; NaN without a cost, and where
+    its blocks are much wider or narrower than those whose verification was measured.
+    """
     unknown = Estimate(NAN, NAN, NAN, 0)
     if calls.empty:
         return unknown
@@ -154,32 +160,40 @@ def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: 
     if sums.empty:
         return unknown
     width = 1 + (sums["drafted"] / sums["rounds"]).to_numpy(np.float64)  # what was drafted, not the draft length
+    mean_width, measured = (
+        1 + sums["drafted"].sum() / sums["rounds"].sum(),
+        calls.loc[calls["kind"] == "verify", "tokens"],
+    )
+    if not NARROWER * measured.min() <= mean_width <= WIDER * measured.max():
+        return unknown
     seconds = sums["drafted"] * cost(calls, "draft", 1.0) + sums["rounds"] * cost(calls, "verify", width)
     return ratio_interval(sums["tokens"] * cost(calls, "target", 1.0), seconds, **options)  # type: ignore[arg-type]
 
 
 def prices_of(results: Results, generations: pd.DataFrame) -> pd.DataFrame:
-    """Return the costs that apply to the texts of one cell: of the newest pass over its prompts, else over others of its task.
+    """Return the costs that apply to the texts of one cell: of the newest pass over its prompts, else over others of its task, and
+    of these the newest that timed its draft length, if there is one.
 
     Only passes count that timed the cell's target with its draft and its drafter, all options alike.
     """
     first = generations.iloc[0]
     drafter = str(first["drafter"]) if isinstance(first["drafter"], str) else None
     cells, timings = results.cells.set_index("cell"), results.timings
+    cell, of_pair = cells.loc[first["cell"]], (str(first["model"]), str(first["task"]), drafter)
+    known = cells[cells.index.isin(timings["cell"])]
     if drafter is not None:
-        drafting = drafting_of(cells.loc[first["cell"]])
-        timed = cells[cells.index.isin(timings["cell"]) & (cells["drafter"] == drafter)]
-        same = [
-            key
-            for key, cell in zip(timed.index, timed.to_dict("records"), strict=True)
-            if drafting_of(cell) == drafting
-        ]
-        timings = timings[timings["pass_id"].isin(timings.loc[timings["cell"].isin(same), "pass_id"])]
+        known, drafting = known[known["drafter"] == drafter], drafting_of(cell)
+        known = known.loc[[drafting_of(each) == drafting for each in known.to_dict("records")]]
+    same_length = known[known["num_draft"] == cell["num_draft"]]
     # A call costs more after a longer prompt.
-    is_alike = timings["cell"].map(cells["asked"]) == cells.at[first["cell"], "asked"]
-    of_pair = str(first["model"]), str(first["task"]), drafter
-    alike = prices(results.calls, timings[is_alike], *of_pair)
-    return alike if len(alike) else prices(results.calls, timings, *of_pair)
+    is_alike = timings["cell"].map(cells["asked"]) == cell["asked"]
+    calls = results.calls.iloc[:0]
+    for rows, timed in product((timings[is_alike], timings), (same_length, known)):
+        passes = rows.loc[rows["cell"].isin(timed.index), "pass_id"]
+        calls = prices(results.calls, rows[rows["pass_id"].isin(passes)], *of_pair)
+        if len(calls):
+            break
+    return calls
 
 
 def splits(timings: pd.DataFrame, **options: float) -> dict[str, dict[str, Estimate]]:

@@ -29,9 +29,10 @@ from sdbench.metrics.cells import table_of
 from sdbench.metrics.gain import lossless_settings
 from sdbench.metrics.speed import drift, drift_sentence
 from sdbench.prepare.cells import Point
-from sdbench.records import Cell, LoadRecord, Store, TimingRecord, read
+from sdbench.records import CallRecord, Cell, LoadRecord, Store, TimingRecord, read
 from sdbench.records.keys import frame_of_cells
 from sdbench.records.parts import new_stem
+from tests.records import synthetic
 from tests.records.synthetic import Shape, sweep, timings
 
 
@@ -76,6 +77,68 @@ def test_a_pass_that_was_cut_off_goes_on_and_other_cells_or_machines_begin_one(t
     assert rest(keys, ["0+1"])[0] == "new", "a batch of two is another pass"
     assert rest([cell.key for cell in cells], ["0", "1"])[0] == "new"
     assert not results.timings["stall"].any()
+
+
+def test_a_pass_of_more_cells_is_not_continued_and_misses_no_timing_afterwards(tmp_path):
+    """The settings that a command left out kept fewer examples than the others, and no later command timed the rest."""
+    shape = Shape()
+    target, _, lossless, *swept = sweep("m", "gsm8k-tiny", ws=(0.3, 0.5, 0.7), num_drafts=(3,), temperature=1.0)
+    plain = synthetic.cell("m", "gsm8k-tiny", "generate")
+    alone = [target, plain, lossless]
+
+    def trials_left(cells, num_examples, num_timed=None):
+        """The pass and the missing trials of a command; `num_timed` of them are then timed, all by default."""
+        units = [(str(i),) for i in range(num_examples)]
+        plan = LatencyPlan(new_stem(), "cpu-2x", (), trials_of(units, 1))
+        plan = continue_pass(plan, read(tmp_path), [each.key for each in cells], [unit[0] for unit in units])
+        for trial in plan.todo[:num_timed]:
+            for each in cells if not trial.is_split else [each for each in cells if each is not plain]:
+                both = timings(each, shape.decode(each, *trial.unit), pass_id=plan.pass_id, repeats=1, shape=shape)
+                store.append([both[trial.is_split]])
+        if num_timed is None:
+            store.append([CallRecord(plan.pass_id, "cpu-2x", "m", "target", 1.0, 0.1)])
+        return plan.pass_id, [trial.key for trial in plan.todo]
+
+    with Store.open(tmp_path) as store:
+        store.add_cells([*alone, *swept])
+        first, todo = trials_left([*alone, *swept], 2, num_timed=3)
+        assert len(todo) == 4
+        assert trials_left([*alone, *swept], 2) == (first, todo[3:]), "the same command continues an interrupted pass"
+        assert trials_left([*alone, *swept], 2) == (first, []), "and times nothing again"
+        assert trials_left([*alone, swept[1]], 2) == (first, []), "all of it has been timed"
+        second, todo = trials_left([*alone, swept[1]], 4)
+        assert second != first
+        assert len(todo) == 8
+        last, todo = trials_left([*alone, *swept], 4)
+        assert (last, {example for example, *_ in todo}) == (first, {"2", "3"})
+        assert trials_left([*alone, *swept], 4) == (first, [])
+        assert trials_left([*alone, swept[1]], 4) == (second, [])
+    frame = read(tmp_path).timings
+    assert (frame[~frame["is_split"]].groupby(["pass_id", "cell"])["example"].nunique() == 4).all()
+
+
+def test_a_trial_that_one_cell_lacks_is_timed_again(tmp_path):
+    cells, shape = sweep("m", "gsm8k-tiny", ws=(), num_drafts=(3,), temperature=1.0), Shape()
+    with Store.open(tmp_path) as store:
+        store.add_cells(cells)
+        for each, examples in ((cells[0], "01"), (cells[2], "0")):
+            for name in examples:
+                store.append(timings(each, shape.decode(each, name), pass_id="a", repeats=1, shape=shape))
+    plan = LatencyPlan("new", "cpu-2x", (), trials_of([("0",), ("1",)], 1))
+    plan = continue_pass(plan, read(tmp_path), [cells[0].key, cells[2].key], ["0", "1"])
+    assert (plan.pass_id, [trial.key for trial in plan.todo]) == ("a", [("1", 0, False), ("1", 1, True)])
+
+
+def test_costs_of_calls_of_a_killed_pass_are_those_of_all_its_cells(tmp_path):
+    """They are derived at the end of a pass: a command with fewer cells would leave out those of the other cells for good."""
+    cells, shape = sweep("m", "gsm8k-tiny", ws=(), num_drafts=(3, 8), temperature=1.0), Shape()
+    with Store.open(tmp_path) as store:
+        store.add_cells(cells)
+        for each in cells:
+            store.append(timings(each, shape.decode(each, "0"), pass_id="a", repeats=1, shape=shape))
+    for part, pass_id in ((cells, "a"), (cells[:3], "new")):
+        plan = LatencyPlan("new", "cpu-2x", (), trials_of([("0",)], 1))
+        assert continue_pass(plan, read(tmp_path), [each.key for each in part], ["0"]).pass_id == pass_id
 
 
 def test_an_unfinished_pass_of_another_version_is_not_continued(tmp_path, capsys):

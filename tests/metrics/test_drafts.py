@@ -195,6 +195,29 @@ def test_a_modelled_speed_takes_the_prices_of_a_pass_that_timed_the_same_options
     assert newest[first] == set(results.timings["pass_id"])
 
 
+def test_a_modelled_speed_takes_the_prices_of_a_pass_that_timed_its_draft_length(tmp_path):
+    """A later pass of short blocks made all long ones look as cheap."""
+    home = write_synthetic(tmp_path / "r", n=4, ws=(), num_drafts=(3, 8), timing_examples=2)
+    results, more = sdbench.read(home), sdbench.read(home)
+    timings = results.timings[results.timings["num_draft"] != 8]
+    later = timings.assign(pass_id="later", started_at=timings["started_at"] + 1e6)
+    calls = results.calls[results.calls["tokens"] != 9].assign(pass_id="later")
+    more.__dict__["timings"] = pd.concat([results.timings, later], ignore_index=True)
+    more.__dict__["calls"] = pd.concat([results.calls, calls], ignore_index=True)
+    texts = results.generations[results.generations["verifier"] == "lossless"]
+    short, long = (texts[texts["num_draft"] == k] for k in (3, 8))
+    assert set(speed.prices_of(more, short)["pass_id"]) == {"later"}
+    prices = speed.prices_of(more, long)
+    assert set(prices["pass_id"]) == set(results.timings["pass_id"])
+    assert 9 in set(prices.loc[prices["kind"] == "verify", "tokens"])
+    assert speed.modelled_speedup(long, prices).value > 0
+    more.__dict__["calls"] = calls
+    values = [speed.modelled_speedup(part, speed.prices_of(more, part)).value for part in (short, long)]
+    assert [value == value for value in values] == [True, False], (
+        "nine tokens cost more than the four that were measured"
+    )
+
+
 def test_options_of_a_drafter_that_have_a_version_of_their_own_are_named_once():
     adaptive = {"name": "model", "length": "adaptive"}
     known = table(cells_of(), cells_of(drafters=(adaptive,), drafter="1 length:2"))

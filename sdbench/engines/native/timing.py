@@ -72,16 +72,24 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
 def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], examples: Sequence[str]) -> LatencyPlan:
     """Return the plan as the rest of the newest pass on this machine that timed all these cells on some of these examples, or
     unchanged if there is none or other versions began it: speed-ups are computed within one pass. Batches of another size have
-    other names.
+    other names. A pass that timed more cells is only continued if nothing is left of it: further trials and costs of calls
+    would lack its other cells.
     """
+    from sdbench.metrics.cells import OF_TRANSFORMERS
+
     frame = timings_to_continue(results.timings, results, cells)
     frame = frame[frame["machine"] == plan.machine]
     for pass_id in sorted(set(frame["pass_id"]), reverse=True):  # an id begins with the time
         rows = frame[frame["pass_id"] == pass_id]
         names = set(rows["example"])
         if set(rows["cell"]) == set(cells) and (names <= set(examples) or names >= set(examples)):
-            done = set(rows[["example", "repeat", "is_split"]].itertuples(index=False, name=None))
-            todo = [trial for trial in plan.todo if trial.key not in done]
+            num_cells = rows.groupby(["example", "repeat", "is_split"])["cell"].nunique().to_dict()
+            num_split = rows.loc[~rows["verifier"].isin(OF_TRANSFORMERS), "cell"].nunique()  # `generate` has no split
+            needed = {False: len(set(cells)), True: num_split}
+            todo = [trial for trial in plan.todo if num_cells.get(trial.key, 0) < needed[trial.is_split]]
+            is_unfinished = todo or pass_id not in set(results.calls["pass_id"])
+            if is_unfinished and set(results.timings.loc[results.timings["pass_id"] == pass_id, "cell"]) > set(cells):
+                continue
             if todo and (versions := other_versions(results, pass_id)):
                 warn(f"the latency pass of these records was begun with {versions}: a new one begins")
                 return plan
