@@ -15,8 +15,9 @@ from sdbench.errors import WITHOUT_FORCE, is_from_submitit, without_force
 from sdbench.hub import HubError
 from sdbench.passes.slurm import batch_job, name_batch_job
 from sdbench.prepare.progress import engine_warnings, warn
-from sdbench.records import SchemaError, Store, StoreError
+from sdbench.records import Cell, SchemaError, Store, StoreError
 from sdbench.records.parts import cannot_write
+from sdbench.records.snapshot import read_cells
 from sdbench.subcommand import Exit, report_fault, sigterm_as_ctrl_c
 from sdbench.types import EngineError
 
@@ -82,6 +83,7 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
     print(f"sdbench: {run.model.name} on {run.task.name}, {len(task.ids)} examples, to {run.folder}", file=sys.stderr)
     config = config_of(run, job.words)
     refuse_missing_margins(run)
+    refuse_another_name(run, [point.cell for point in planned])
     with Store.open(run.folder, config=config, provenance=provenance(run, task, pair_info, planned)) as store:
         refuse_other_prompts(store.prompts(planned[0].cell.asked), job)
         store.add_cells([point.cell for point in planned])
@@ -160,6 +162,20 @@ def refuse_missing_margins(run: Run) -> None:
             margin_of(run.margin, task)
         except ValueError as error:
             raise ConfigError(f"{error}, or use another name=NAME: {run.folder} holds this task too") from None
+
+
+def refuse_another_name(run: Run, cells: Sequence[Cell]) -> None:
+    """Raise if the folder holds any of these cells under another name of the pair: the other cells of the run would not be
+    compared with it.
+    """
+    held = read_cells(run.folder / "records")
+    names = {held[cell.key].model for cell in cells if cell.key in held}
+    if others := sorted(names - {run.model.name}):
+        same_name = f"model.name={others[0]} (drafts are told apart by their weights) or " if len(names) == 1 else ""
+        raise ConfigError(
+            f"{run.folder} holds settings of this run under the pair's name {others[0]}, not {run.model.name}: "
+            f"use {same_name}another name=NAME"
+        )
 
 
 def refuse_other_prompts(held: Mapping[str, str], job: Job) -> None:

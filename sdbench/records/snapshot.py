@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,14 @@ def take_snapshot(records: Path, *, footers: dict[str, tuple[str, ...]] | None =
         name = f"tokens-{stem}.parquet"
         snapshot.report("missing", name, f"{name} is missing or torn: no arrays per token for its generations")
     return snapshot
+
+
+def read_cells(records: Path) -> dict[str, Cell]:
+    """Return the cells of a folder by key; {} if it has no records. Reads again if another job merges parts meanwhile."""
+    while records.is_dir():
+        with suppress(FileNotFoundError):
+            return take_snapshot(records).cells
+    return {}
 
 
 def _read_small(snapshot: Snapshot, kind: str, stem: str, path: Path) -> None:

@@ -289,6 +289,25 @@ def test_what_is_timed_is_what_was_decoded_alone_and_in_batches(words, tmp_path,
     assert results.timings.groupby("pass_id")["example"].nunique().tolist() == [4, 2]
 
 
+def test_another_draft_in_the_folder_of_a_pair_needs_the_pair_s_name(words, micro_pair, tmp_path, no_figures, capsys):
+    """Both have one target, whose cell keeps its name: under two names the second pair had no target to compare with."""
+    options = {"name": "x", "n": 1, "w": 0.3, "max_new_tokens": 4}
+    assert main(words(tmp_path, **options)) == 0
+    before = sorted((tmp_path / "x" / "records").iterdir())
+    options["model.draft"] = f"{micro_pair}/target"
+    capsys.readouterr()
+    assert main(words(tmp_path, **options, **{"model.name": "other"})) == 2
+    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if "examples, to" not in line]
+    assert "x holds settings of this run under the pair's name micro, not other: use model.name=micro (" in sentence
+    assert sentence.endswith(" or another name=NAME")
+    assert sorted((tmp_path / "x" / "records").iterdir()) == before
+    assert main(words(tmp_path, **options)) == 0
+    cells = read(tmp_path / "x").cells
+    assert set(cells["model"]) == {"micro"}
+    assert cells["checkpoint_draft"].nunique() == 2
+    assert (cells["verifier"] == "target").sum() == 1
+
+
 def test_an_answer_as_long_as_the_model_is_refused(words, tmp_path, capsys):
     assert main(words(tmp_path, n=1, max_new_tokens=4096)) == 2
     assert "leaves no room for a prompt: micro takes" in capsys.readouterr().err

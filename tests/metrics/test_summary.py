@@ -147,6 +147,18 @@ def test_a_pass_never_lends_its_baseline_to_another(results):
     )
 
 
+@pytest.mark.parametrize("renamed", [speed.ALONE, ("target",)])
+def test_a_target_with_another_name_of_the_pair_is_the_baseline_of_its_pass(results, renamed):
+    """As in folders of two pairs with one target: one lacked any baseline, the other had the slower one of two."""
+
+    def speedups(timings):
+        return {cell: each["speedup"].value for cell, each in speed.speeds(timings, resamples=50).items()}
+
+    timings = results.timings
+    of_two_names = timings.assign(model=timings["model"].mask(timings["verifier"].isin(renamed), "older"))
+    assert speedups(of_two_names) == speedups(timings)
+
+
 def test_speeds_of_several_passes_are_named_with_their_machines(results):
     """The second pass timed the target and one rule; lossless has the speed of the first."""
     timings = results.timings
