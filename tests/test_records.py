@@ -19,7 +19,7 @@ from sdbench.metrics.summary import summarise
 from sdbench.records import Cell, GenerationRecord, SchemaError, Store, cell_key, measured
 from sdbench.records import store as store_module
 from sdbench.records.compact import compact, small_parts
-from sdbench.records.measured import CallRecord, OpenLoadRecord, PooledRecord
+from sdbench.records.measured import CallRecord, OpenLoadRecord, PartingRecord, PooledRecord
 from sdbench.records.parts import commit_table
 from sdbench.records.schema import generation_tables
 from sdbench.records.snapshot import take_snapshot
@@ -764,6 +764,30 @@ def test_pooled_counts_from_before_force_are_left_out_once_a_text_is_new(tmp_pat
         assert sdbench.read(tmp_path).pooled["block"].tolist() == ["old target"], "of the old server"
         store.append([PooledRecord(ENSEMBLE.key, accepted=9.0, block="new", epoch=1, **counts)])
     assert sorted(sdbench.read(tmp_path).pooled["block"]) == ["new", "old target"]
+
+
+def test_margins_of_texts_from_before_force_do_not_count_for_new_ones(tmp_path: Path):
+    """Records without an epoch are of epoch 0, and a text that is not decoded anew keeps its own."""
+    old = [PartingRecord(ENSEMBLE.key, example, 0, 7, 9.0, 0.1) for example in ("0", "1")]
+
+    def held() -> list[tuple[str, float, int]]:
+        frame = sdbench.read(tmp_path).partings[["example", "margin", "epoch"]]
+        return sorted(frame.itertuples(index=False, name=None))
+
+    with Store.open(tmp_path, config={}, provenance={}) as store:
+        store.add_cells([ENSEMBLE])
+        store.append_generations(records(examples=2))
+        table = measured.plain_table(old, "partings", run="r").drop_columns(["epoch"])
+        commit_table(tmp_path / "records" / "partings-20260101T000000.000000-0a.parquet", table)
+        assert held() == [("0", 9.0, 0), ("1", 9.0, 0)]
+        store.force([ENSEMBLE.key])
+        assert held() == [("0", 9.0, 0), ("1", 9.0, 0)], "nothing is new yet"
+        store.append_generations(records(examples=1))
+        assert held() == [("1", 9.0, 0)]
+        store.append([dataclasses.replace(old[0], margin=0.05, epoch=1)])
+        assert held() == [("0", 0.05, 1), ("1", 9.0, 0)]
+        store.compact()
+    assert held() == [("0", 0.05, 1), ("1", 9.0, 0)]
 
 
 def test_open_loads_from_before_their_gaps_are_read_beside_new_ones(tmp_path: Path):

@@ -33,9 +33,9 @@ def measure_near_ties(job: Job, store: Store, models: Models) -> None:
     frames = first_differences(results, cells) if len(cells) else {}
     held = set(results.partings[["cell", "example", "sample", "token"]].itertuples(index=False, name=None))
     keys = [
-        (key, str(row.example), int(row.sample), int(row.token), row.ids_target, row.ids)  # type: ignore[arg-type]
+        (key, str(row.example), int(row.sample), int(row.token), int(row.epoch), row.ids_target, row.ids)  # type: ignore[arg-type]
         for key, part in frames.items()
-        for row in part.itertuples()
+        for row in part.merge(results.epochs, on=["cell", "example", "sample"]).itertuples()
     ]
     new = [each for each in keys if each[:4] not in held and len(prompts.get(each[1], ())) > 1]
     if len(new) > MOST:
@@ -48,10 +48,13 @@ def measure_near_ties(job: Job, store: Store, models: Models) -> None:
     from sdbench.engines.native.margins import PartingTexts, margins_of
 
     assert isinstance(models.decoder, Decoder), "the native engine"
-    texts = [PartingTexts(prompts[example], target, ids, token) for _, example, _, token, target, ids in new[:MOST]]
+    texts = [PartingTexts(prompts[example], target, ids, token) for _, example, _, token, _, target, ids in new[:MOST]]
     decoder = models.decoder
     width = 1 + max(point.num_draft for point in job.planned)  # the widest rows of a batch decide
     margins, explained = margins_of(decoder.engine.target, texts, rows=decoder.batch_size, width=width)
     store.append(
-        [PartingRecord(*each[:4], margin, explained) for each, margin in zip(new[:MOST], margins, strict=True)]
+        [
+            PartingRecord(*each[:4], margin, explained, epoch=each[4])
+            for each, margin in zip(new[:MOST], margins, strict=True)
+        ]
     )

@@ -150,6 +150,7 @@ class PartingRecord:
     token: int  # the first that differs, counted from 1
     margin: float  # NaN: one of the texts ends there
     explained: float  # the largest difference that rounding in the run's dtype explains
+    epoch: int = 0  # of the cell when the text was decoded; `force` begins another
 
 
 PLAIN = {

@@ -158,6 +158,11 @@ class Results:
         return self._token_rows([*KEY, "ids"]).to_pandas()
 
     @cached_property
+    def epochs(self) -> pd.DataFrame:
+        """One row per generation: key, and how often `force` had requested its cell when it was decoded (`epoch`)."""
+        return self._rows.select([*KEY, "epoch"]).to_pandas()
+
+    @cached_property
     def rounds(self) -> pd.DataFrame:
         """One row per round: cell, example, sample, round, drafted, examined, accepted."""
         import numpy as np
@@ -190,7 +195,8 @@ class Results:
         """One row per measured cost of a call: pass_id, machine, model, kind, drafter ("" if unknown), tokens, seconds."""
         calls = self._rows_of_kind("calls")  # a run that continues a pass measures its calls anew, over the whole pass
         calls = calls[calls["run"] == calls.groupby(["pass_id", "machine"])["run"].transform("max")]
-        return _without_duplicates(calls, ("pass_id", "machine", "model", "kind", "drafter", "tokens"))
+        calls = calls.drop_duplicates(["pass_id", "machine", "model", "kind", "drafter", "tokens"], ignore_index=True)
+        return calls.drop(columns="run")
 
     @cached_property
     def loads(self) -> pd.DataFrame:
@@ -209,17 +215,15 @@ class Results:
         Blocks from before the newest `force` of a cell are left out as soon as one of its texts is new.
         """
         frame = self._plain("pooled", ("cell", "block"))
-        frame = frame.assign(epoch=frame["epoch"].fillna(0).astype("int64"))
-        epochs = dict(frame.groupby("cell")["epoch"].max())
-        for cell, epoch in zip(self._rows["cell"].to_pylist(), self._rows["epoch"].to_pylist(), strict=True):
-            epochs[cell] = max(epoch, epochs.get(cell, 0))
-        is_newest = frame["epoch"].to_numpy() == frame["cell"].map(epochs).to_numpy()
-        return self._with_labels(frame[is_newest].reset_index(drop=True))
+        of_texts = frame["cell"].map(self.epochs.groupby("cell")["epoch"].max()).fillna(0)
+        newest = frame.groupby("cell")["epoch"].transform("max").clip(lower=of_texts)
+        return self._with_labels(frame[frame["epoch"] == newest].reset_index(drop=True))
 
     @cached_property
     def partings(self) -> pd.DataFrame:
-        """One row per lossless text at T = 0 that differs from the target's: token, margin, explained, and the labels."""
-        return self._with_labels(self._plain("partings", ("cell", "example", "sample", "token")))
+        """One row per lossless text at T = 0 that counts and differs from the target's: token, margin, explained, epoch, labels."""
+        frame = self._plain("partings", (*KEY, "token", "epoch"))
+        return self._with_labels(frame.merge(self.epochs, on=[*KEY, "epoch"]))
 
     @cached_property
     def vocabulary(self) -> dict[str, list[str]]:
@@ -271,7 +275,7 @@ class Results:
         return table.set_column(table.column_names.index("cell"), "cell", cells)
 
     def _plain(self, kind: str, key: Sequence[str]) -> pd.DataFrame:
-        return _without_duplicates(self._rows_of_kind(kind), key)
+        return self._rows_of_kind(kind).drop_duplicates(list(key), ignore_index=True).drop(columns="run")
 
     def _rows_of_kind(self, kind: str) -> pd.DataFrame:
         """Return the rows of all parts of a kind, in the order of writing."""
@@ -279,8 +283,8 @@ class Results:
 
         empty = plain_table([], kind, run="")
         table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="permissive")
-        for index, column in enumerate(table.schema):  # records from before a flag or a name existed
-            if (unknown := {"bool": False, "string": ""}.get(str(column.type))) is not None:
+        for index, column in enumerate(table.schema):  # records from before a flag, a name or a count existed
+            if (unknown := {"bool": False, "string": "", "int64": 0}.get(str(column.type))) is not None:
                 table = table.set_column(index, column.name, table[column.name].fill_null(unknown))
         return table.to_pandas()
 
@@ -290,10 +294,6 @@ class Results:
         for index, name in enumerate(LABELS, start=1):
             frame.insert(index, name, joined[name].to_numpy() if joined[name].dtype.kind in "if" else joined[name])
         return frame
-
-
-def _without_duplicates(frame: pd.DataFrame, key: Sequence[str]) -> pd.DataFrame:
-    return frame.drop_duplicates(list(key), ignore_index=True).drop(columns="run")
 
 
 def _keys(table: pa.Table) -> list[tuple[str, str, int]]:

@@ -112,7 +112,10 @@ def test_rounding_is_measured_in_blocks_as_wide_as_those_of_the_run(monkeypatch)
 
 @pytest.fixture
 def bumped(monkeypatch):
-    """Blocks of several tokens prefer another token than single steps, now and then."""
+    """Blocks of several tokens prefer another token than single steps, now and then, once a decoder has begun.
+
+    Clear the returned list before the next engine checks itself.
+    """
     honest, stream, begun = LM.forward_hidden, Decoder.stream, []
 
     def forward_hidden(self, ids, *more, **options):
@@ -128,6 +131,7 @@ def bumped(monkeypatch):
 
     monkeypatch.setattr(LM, "forward_hidden", forward_hidden)
     monkeypatch.setattr(Decoder, "stream", begin)
+    return begun
 
 
 @pytest.mark.slow
@@ -163,3 +167,9 @@ def test_a_run_calls_a_perturbed_logit_a_fault_and_a_report_needs_no_model(bumpe
     main(words)
     again = sdbench.read("results/llama-tiny-gsm8k-tiny").partings
     assert len(again) == len(results.partings), "measured once"
+    bumped.clear()
+    main([*words, "force=true"])
+    forced = sdbench.read("results/llama-tiny-gsm8k-tiny").partings
+    keys = ["cell", "example", "sample", "token"]
+    assert forced[keys].equals(results.partings[keys])
+    assert set(forced["epoch"]) == {1}, "measured again, though the new texts part at the same tokens"
