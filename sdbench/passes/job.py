@@ -6,8 +6,10 @@ import os
 import shlex
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
+from functools import partial
+from traceback import clear_frames
 from typing import TYPE_CHECKING
 
 from sdbench.config import ConfigError, Run
@@ -95,13 +97,18 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
             forced += [point.cell.key for point in planned]
         with closing(Models(job, store)) as models:
             failed = QualityPass(job, store, scorers, models)()
+            faults: list[Exception] = []
             if run.shard.index == 0:
-                measure_near_ties(job, store, models)
-            fault = (
-                _fault_of_timing(job, store, models, failed)
-                if run.timing is not None and run.shard.index == 0
-                else None
-            )
+                faults += _faults_of(
+                    partial(measure_near_ties, job, store, models),
+                    "it could not be measured where lossless texts part from the target's, for the reason below",
+                )
+            if run.shard.index == 0 and run.timing is not None:
+                faults += _faults_of(
+                    partial(_time, job, store, models, failed),
+                    "the latency pass has failed, for the reason below; what was decoded is reported; timing=off leaves the "
+                    "pass out",
+                )
         for name in store.compact():
             warn(
                 f"{name} was damaged and is set aside as .torn-{name}: the commands that made its records make them again"
@@ -110,23 +117,26 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
         finish(run, planned, failed, config)
     except OSError as error:
         raise StoreError(cannot_write(run.folder, error)) from error
-    if fault is not None:
-        raise fault
+    for fault in faults[:-1]:
+        report_fault(fault, run.folder)
+    if faults:
+        raise faults[-1]
     return failed
 
 
-def _fault_of_timing(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> Exception | None:
-    """Run the latency pass and return the error that ended it, which is raised once summary and page are written."""
+def _faults_of(work: Callable[[], None], sentence: str) -> list[Exception]:
+    """Do what follows the quality pass and return the error that ended it, if any, with a warning: the last one is raised once
+    summary and page are written.
+    """
     try:
-        _time(job, store, models, failed)
+        work()
     except Exception as error:
         if is_from_submitit(error):
             raise
-        warn(
-            "the latency pass has failed, for the reason below; what was decoded is reported; timing=off leaves the pass out"
-        )
-        return error
-    return None
+        warn(sentence)
+        clear_frames(error.__traceback__)  # they hold tensors whose memory the next step may need
+        return [error]
+    return []
 
 
 def _time(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> None:

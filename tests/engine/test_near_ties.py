@@ -135,6 +135,40 @@ def bumped(monkeypatch):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("is_timed", [True, False])
+def test_a_lack_of_memory_where_texts_part_costs_neither_the_times_nor_the_page(
+    is_timed, bumped, tmp_path, monkeypatch, capsys
+):
+    def fail(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
+
+    def stop(*_):
+        raise RuntimeError("no clock")
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("sdbench.prepare.progress._printed", set())
+    monkeypatch.setattr(margins, "margins_of", fail)
+    if not is_timed:
+        monkeypatch.setattr("sdbench.engines.native.timing.latency_pass", stop)
+    words = ["n=2", "max_new_tokens=24", "w=0.5", "dtype=bfloat16", "num_draft=7"]
+    assert main([*words, "timing.examples=1", "timing.cells=1"]) == 1
+    error = capsys.readouterr().err
+    assert "it could not be measured where lossless texts part from the target's" in error
+    (reason,) = [line for line in error.splitlines() if "out of memory" in line]
+    assert reason.startswith(
+        "sdbench: OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB.; the traceback is in "
+    )
+    assert "Traceback" not in error
+    folder = tmp_path / "results/llama-tiny-gsm8k-tiny"
+    results = sdbench.read(folder)
+    assert results.partings.empty
+    assert results.timings.empty != is_timed
+    assert ("sdbench: RuntimeError: no clock; the traceback is in " in error) != is_timed
+    assert (folder / "summary.csv").is_file()
+    assert (folder / "report.html").is_file()
+
+
+@pytest.mark.slow
 def test_a_run_calls_a_perturbed_logit_a_fault_and_a_report_needs_no_model(bumped, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = [
