@@ -74,7 +74,8 @@ def timings_to_continue(timings: pd.DataFrame, results: Results, cells: Collecti
 
 def other_versions(results: Results, pass_id: str) -> str:
     """Return the packages that decide speeds with the versions by which a pass began, where they are not those of now."""
-    run = max((run for run in results.provenance if run <= pass_id), default="")  # both begin with the time
+    runs = results.runs_of_cells
+    run = min(runs.loc[runs["pass_id"] == pass_id, "run"], default="")  # begins with the time
     before = results.provenance.get(run, {}).get("versions") or {}
     return ", ".join(
         f"{name} {before[name]}" for name in TIMED_WITH if before.get(name) not in (None, version_of_package(name))

@@ -89,12 +89,12 @@ class Results:
 
     @cached_property
     def runs_of_cells(self) -> pd.DataFrame:
-        """The runs that decoded or timed each cell, in columns `cell`, `run` and `is_timed`."""
+        """The runs that decoded or timed each cell, in columns `cell`, `run`, `is_timed` and `pass_id`, NaN if not timed."""
         import pandas as pd
 
-        timed = pd.concat([self._rows_of_kind(kind)[["cell", "run"]] for kind in ("timings", "loads", "open_loads")])
+        timed = [self._rows_of_kind(kind)[["cell", "run", "pass_id"]] for kind in ("timings", "loads", "open_loads")]
         decoded = self._rows.select(["cell", "run"]).to_pandas().drop_duplicates()
-        return pd.concat([decoded.assign(is_timed=False), timed.drop_duplicates().assign(is_timed=True)])
+        return pd.concat([decoded.assign(is_timed=False), pd.concat(timed).drop_duplicates().assign(is_timed=True)])
 
     def timed_config_of(self, cells: Sequence[str]) -> dict[str, Any]:
         """The configuration of the last run that timed any of these cells, else of their last run, else of the last."""

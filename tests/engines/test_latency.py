@@ -29,6 +29,7 @@ from sdbench.metrics.cells import table_of
 from sdbench.metrics.gain import lossless_settings
 from sdbench.metrics.speed import drift, drift_sentence
 from sdbench.prepare.cells import Point
+from sdbench.prepare.provenance import version_of_package
 from sdbench.records import CallRecord, Cell, LoadRecord, Store, TimingRecord, read
 from sdbench.records.keys import frame_of_cells
 from sdbench.records.parts import new_stem
@@ -153,6 +154,21 @@ def test_an_unfinished_pass_of_another_version_is_not_continued(tmp_path, capsys
         plan = continue_pass(plan, results, [point.key], examples)
         assert (plan.pass_id == "new") == is_new
         assert ("begun with torch 1.0: a new one begins" in capsys.readouterr().err) == is_new
+
+
+@pytest.mark.parametrize("is_ours_first", [True, False])
+def test_the_versions_of_a_pass_are_those_of_the_run_that_began_it(tmp_path, is_ours_first):
+    """Not of a run of another machine that has begun meanwhile."""
+    (point,), shape = sweep("llama-tiny", "gsm8k-tiny", ws=(), num_drafts=(3,), temperature=1.0)[:1], Shape()
+    ours, other = version_of_package("torch"), "1.0"
+    both = [{"versions": {"torch": version}} for version in ((ours, other) if is_ours_first else (other, ours))]
+    with Store.open(tmp_path, provenance=both[0]) as first, Store.open(tmp_path, provenance=both[1]):
+        first.add_cells([point])
+        pass_id = new_stem()
+        first.append(timings(point, shape.decode(point, "0"), pass_id=pass_id, repeats=1, shape=shape))
+    plan = LatencyPlan("new", "cpu-2x", (), trials_of([("0",), ("1",)], 1))
+    plan = continue_pass(plan, read(tmp_path), [point.key], ["0", "1"])
+    assert plan.pass_id == (pass_id if is_ours_first else "new")
 
 
 def test_a_pass_from_before_a_forced_decoding_is_not_continued(tmp_path):
