@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+import platform
 import shlex
 import sys
 import time
@@ -140,13 +140,13 @@ def _faults_of(work: Callable[[], None], sentence: str) -> list[Exception]:
 
 
 def _time(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> None:
-    """Run the latency pass over the cells that have not failed, after that of another process on this machine and folder."""
-    from sdbench.engines.latency import machine
-
+    """Run the latency pass over the cells that have not failed, after that of another process on this machine and folder,
+    whichever accelerators of the machine that process uses.
+    """
     if any(point.role == "target" and point.cell.key in failed for point in job.planned):
         warn("the latency pass is left out: speeds are compared with the target alone, which has failed")
         return
-    unit = f"timing on {machine()} {os.environ.get('CUDA_VISIBLE_DEVICES', '')}"
+    unit = f"timing on {platform.node()}"
     if not store.claims.take(unit):
         warn("another process is timing this folder on this machine: waiting for it, since two would slow each other")
         while not store.claims.take(unit):

@@ -1,5 +1,6 @@
 """The whole command on a micro pair: what is missing is computed, nothing else, whatever happened before."""
 
+import platform
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,7 +13,6 @@ import torch
 from scripts.tiny.pairs import MAX_LENGTH
 from sdbench import tasks
 from sdbench.cli import main
-from sdbench.engines.latency import machine
 from sdbench.engines.native import timing
 from sdbench.lm.capture import CapturedSteps
 from sdbench.records import read
@@ -230,7 +230,8 @@ def test_assisted_generation_is_timed_in_the_same_pass(words, tmp_path, no_figur
 def test_of_two_processes_on_a_folder_one_waits_until_the_other_has_timed(
     words, tmp_path, no_figures, capsys, monkeypatch
 ):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    """Also if the two use different accelerators: each loads the host of the other."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1")
     given = untimed(words(tmp_path, w=0.3, n=2, temperature=0, **{"timing.examples": 2}))
     other = Claims(tmp_path / NAME / "claims")
 
@@ -238,7 +239,7 @@ def test_of_two_processes_on_a_folder_one_waits_until_the_other_has_timed(
         assert read(tmp_path / NAME).timings.empty
         other.release(unit)
 
-    unit = f"timing on {machine()} "
+    unit = f"timing on {platform.node()}"
     monkeypatch.setattr("sdbench.passes.job.time", SimpleNamespace(sleep=end_of_the_other))
     try:
         assert other.take(unit)
