@@ -297,6 +297,22 @@ def test_a_part_that_the_disk_does_not_give_now_is_not_set_aside(tmp_path: Path,
     assert broken.exists()
 
 
+def test_parts_that_do_not_fit_into_memory_are_not_set_aside(tmp_path: Path, monkeypatch):
+    """As under a limit of address space; pyarrow's error is one of its own kind too."""
+
+    def fail(*_, **__):
+        raise pa.lib.ArrowMemoryError("malloc of size 64 failed")
+
+    folder = write(tmp_path, *[[r] for r in records(examples=3)])
+    before = sorted((folder / "records").glob("*.parquet"))
+    with Store.open(folder) as store, monkeypatch.context() as patch:
+        patch.setattr(pq.ParquetFile, "read", fail)
+        assert {problem.kind for problem in sdbench.read(folder).problems} == {"unread"}
+        assert store.compact() == []
+    assert sorted((folder / "records").glob("*.parquet")) == before
+    assert sdbench.read(folder).problems == ()
+
+
 def test_a_torn_cell_file_is_reported_and_written_again(tmp_path: Path):
     folder = write(tmp_path, records())
     torn_half(part(folder, "cell"))

@@ -37,13 +37,13 @@ class SchemaError(ValueError):
 
 
 class TornPartError(ValueError):
-    """One part that cannot be read; the others can. `kind`: "torn", or "unread" if the disk failed to return it this time."""
+    """One part that cannot be read; the others can. `kind`: "torn", or "unread" if it only failed this time."""
 
     kind = "torn"
 
 
 class UnreadPartError(TornPartError):
-    """A system call failed, so the file itself may be intact."""
+    """A system call failed or memory was too small, so the file itself may be intact."""
 
     kind = "unread"
 
@@ -147,7 +147,7 @@ def _check_readable(path: Path, *errors: type[Exception]) -> Iterator[None]:
         raise
     except (OSError, *errors) as error:
         is_of_disk = isinstance(error, OSError) and error.errno is not None  # errors of pyarrow itself have no number
-        kind = UnreadPartError if is_of_disk else TornPartError
+        kind = UnreadPartError if is_of_disk or isinstance(error, MemoryError) else TornPartError
         raise kind(f"{path.name} cannot be read ({first_line(error)})") from error
 
 
