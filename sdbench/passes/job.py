@@ -162,12 +162,10 @@ def _time(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> 
 def refuse_missing_margins(run: Run) -> None:
     """Raise if the margins have no value for a task that the folder already holds: the decision at the end needs all of them."""
     from sdbench.metrics.weigh import margin_of
-    from sdbench.records.snapshot import take_snapshot
 
-    records = run.folder / "records"
-    if not isinstance(run.margin, Mapping) or not records.is_dir():
+    if not isinstance(run.margin, Mapping):
         return
-    for task in sorted({cell.task for cell in take_snapshot(records).cells.values()}):
+    for task in sorted({cell.task for cell in read_cells(run.folder / "records").values()}):
         try:
             margin_of(run.margin, task)
         except ValueError as error:

@@ -10,11 +10,11 @@ import pytest
 from sdbench.config import Component, ConfigError
 from sdbench.passes import finish
 from sdbench.passes.job import refuse_missing_margins
-from sdbench.records import Store, TimingRecord, read
+from sdbench.records import Store, TimingRecord, read, snapshot
 from sdbench.report.build import DRAWN, build
 from sdbench.report.command import COMMAND
 from sdbench.subcommand import Exit
-from tests.records.synthetic import cell, sweep, write_synthetic
+from tests.records.synthetic import Shape, cell, sweep, write_synthetic
 
 
 def slow_down(folder):
@@ -40,6 +40,28 @@ def test_margins_that_lack_a_task_of_the_folder_are_refused_before_anything_is_d
     for margin in (5, {"gsm8k": 1, "cnndm": 2}, {"gsm8k": 1, "default": 2}):
         refuse_missing_margins(SimpleNamespace(folder=tmp_path, margin=margin))
     refuse_missing_margins(SimpleNamespace(folder=tmp_path / "new", margin={"gsm8k": 1}))
+
+
+def test_parts_merged_while_margins_are_compared_with_the_folder_are_looked_for_again(tmp_path, monkeypatch):
+    with Store.open(tmp_path) as store:
+        point = cell("a", "cnndm-tiny", "ensemble", w=0.5)
+        store.add_cells([point])
+        for example in "012":
+            store.append_generations([Shape(10).decode(point, example)])
+    list_parts, merged = snapshot.list_parts, []
+
+    def then_merged(folder):
+        parts = list(list_parts(folder))
+        monkeypatch.undo()
+        with Store.open(tmp_path) as other:
+            other.compact()
+        merged.append(folder)
+        return parts
+
+    monkeypatch.setattr(snapshot, "list_parts", then_merged)
+    refuse_missing_margins(SimpleNamespace(folder=tmp_path, margin={"cnndm": 2}))
+    assert merged
+    assert len(list((tmp_path / "records").glob("generations-*"))) == 1
 
 
 class Seen:
