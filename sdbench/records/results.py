@@ -283,8 +283,10 @@ class Results:
 
         empty = plain_table([], kind, run="")
         table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="permissive")
-        for index, column in enumerate(table.schema):  # records from before a flag, a name or a count existed
-            if (unknown := {"bool": False, "string": "", "int64": 0}.get(str(column.type))) is not None:
+        for index, column in enumerate(table.schema):  # records from before a flag, a name or `epoch` existed
+            if (
+                unknown := 0 if column.name == "epoch" else {"bool": False, "string": ""}.get(str(column.type))
+            ) is not None:
                 table = table.set_column(index, column.name, table[column.name].fill_null(unknown))
         return table.to_pandas()
 
