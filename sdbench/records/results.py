@@ -244,10 +244,11 @@ class Results:
         """Write every frame as one Parquet file; returns the paths."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        names = ("cells", "generations", "rounds", "tokens", "examples", *PLAIN)
-        paths = [target / f"{name}.parquet" for name in names]
-        for name, path in zip(names, paths, strict=True):
-            frame = getattr(self, name)
+        paths = [
+            target / f"{name}.parquet" for name in ("cells", "generations", "rounds", "tokens", "examples", *PLAIN)
+        ]
+        for path in paths:
+            frame = getattr(self, path.stem)
             nested = {
                 column: frame[column].map(str) for column in ("content", "metrics", "axes", "also") if column in frame
             }
@@ -283,11 +284,10 @@ class Results:
 
         empty = plain_table([], kind, run="")
         table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="permissive")
+        unknown = {"bool": False, "string": "", "epoch": 0}
         for index, column in enumerate(table.schema):  # records from before a flag, a name or `epoch` existed
-            if (
-                unknown := 0 if column.name == "epoch" else {"bool": False, "string": ""}.get(str(column.type))
-            ) is not None:
-                table = table.set_column(index, column.name, table[column.name].fill_null(unknown))
+            if (name := "epoch" if column.name == "epoch" else str(column.type)) in unknown:
+                table = table.set_column(index, column.name, table[column.name].fill_null(unknown[name]))
         return table.to_pandas()
 
     def _with_labels(self, frame: pd.DataFrame) -> pd.DataFrame:
