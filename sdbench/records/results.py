@@ -244,10 +244,8 @@ class Results:
         """Write every frame as one Parquet file; returns the paths."""
         target = Path(folder)
         target.mkdir(parents=True, exist_ok=True)
-        paths = [
-            target / f"{name}.parquet" for name in ("cells", "generations", "rounds", "tokens", "examples", *PLAIN)
-        ]
-        for path in paths:
+        names = ("cells", "generations", "rounds", "tokens", "examples", *PLAIN)
+        for path in (paths := [target / f"{name}.parquet" for name in names]):
             frame = getattr(self, path.stem)
             nested = {
                 column: frame[column].map(str) for column in ("content", "metrics", "axes", "also") if column in frame
