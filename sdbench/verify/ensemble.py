@@ -34,9 +34,10 @@ class Ensemble(GreedyLaw):
         return self.mix == "prob"  # a mixture of logits needs its normaliser
 
     @property
-    def agrees_with_both(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        kind, w = type(self), torch.as_tensor(self.w)  # a rule from outside may have another law, and at w = 0 it is q
-        return (kind.law, kind.greedy_scores) == (Ensemble.law, Ensemble.greedy_scores) and bool((w > 0).all())
+    def agrees_with_both(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
+        kind = type(self)  # a rule from outside may have another law, and at w = 0 it is q
+        is_blend = (kind.law, kind.greedy_scores) == (Ensemble.law, Ensemble.greedy_scores)
+        return (torch.as_tensor(self.w) > 0) & is_blend
 
     @property
     def draws_if_greedy(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]

@@ -13,7 +13,7 @@ from torch import Tensor
 from sdbench.probs import at, is_ids
 from sdbench.types import DraftBlock, Evidence, Measures
 from sdbench.verify.families import at_part, at_slots
-from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts
+from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts, knob
 
 Pick = Callable[[Tensor], Tensor]  # takes some slots out of [B,K,…]
 
@@ -64,9 +64,8 @@ class GreedySet(Greedy):
 class GreedyLaw(Greedy):
     """At temperature 0 keeps x iff it is the most likely token of another law, computed from un-tempered ones; corrects to it."""
 
-    agrees_with_both: ClassVar[bool] = (
-        False  # a token that is the most likely one of both models is also that of the law
-    )
+    # [b], [b,k] or a single value: whether a token that is the most likely one of both models is also that of the law.
+    agrees_with_both: ClassVar[Tensor] = torch.tensor(False)
 
     @abstractmethod
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
@@ -100,8 +99,8 @@ class GreedyLaw(Greedy):
             at, slots = at_part(rule, part), pick(part)
             best = slots(evidence.p[:, :-1])
             is_best = at.is_lossless().to(best.device)[:, None].expand_as(best)
-            if best.device.type == "cpu" and at.agrees_with_both:
-                is_best = is_best | _are_best(evidence.draft, slots, best)
+            if best.device.type == "cpu" and at.agrees_with_both.any():
+                is_best = is_best | (knob(at.agrees_with_both, is_best) & _are_best(evidence.draft, slots, best))
                 if is_best.all():
                     return best
             return torch.where(is_best, best, at.greedy_scores(*evidence.raw_logs(slots)).max(-1).indices)

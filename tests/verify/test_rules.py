@@ -147,7 +147,7 @@ def test_the_blend_computes_no_law_where_both_models_agree_and_decides_as_if_it_
     monkeypatch.setattr(tokenwise, "SLICE", V)  # a slot at a time
     quick = rule(evidence, u)
     num_quick = sum(counts)
-    monkeypatch.setattr(Ensemble, "agrees_with_both", False)
+    monkeypatch.setattr(Ensemble, "agrees_with_both", torch.tensor(False))
     whole = rule(evidence, u)
     assert torch.equal(quick.accepted, whole.accepted)
     assert torch.equal(quick.next_token, whole.next_token)
@@ -169,13 +169,17 @@ def test_tokens_that_only_the_logits_tell_apart_are_decided_alike_in_any_batch()
     assert (best == 1).all()
     assert torch.equal(logs[..., 0], logs[..., 1])
 
-    def kept(w, rows):
+    def decided(rows, *ws):
         block = DraftBlock(best[rows, :1], draft[rows].argmax(-1), torch.ones(len(rows)).long(), draft[rows])
         evidence = Evidence(best[rows], block, True, raw[rows])
-        return Ensemble(w=w)(evidence, torch.full((len(rows), 2), 0.5)).accepted[:1].tolist()
+        verdict = stack([Ensemble(w=w) for w in ws])(evidence, torch.full((len(rows), 2), 0.5))
+        return list(zip(verdict.accepted.tolist(), verdict.next_token.tolist(), strict=True))
 
-    assert kept(1.0, [1]) == kept(1.0, [0, 1]) == [1], "w = 1 is lossless"
-    assert kept(0.5, [0]) == kept(0.5, [0, 1]) == [1]
+    assert decided([1], 1.0) == decided([0, 1], 1.0, 1.0)[:1] == [(1, 1)], "w = 1 is lossless"
+    assert decided([0], 0.5) == decided([0, 1], 0.5, 0.5)[:1] == [(1, 1)]
+    alone = decided([0], 0.0)
+    assert decided([0, 0], 0.5, 0.0) == [(1, 1), *alone], "a row at w = 0 decides for itself only"
+    assert decided([0, 0], 0.0, 0.5) == [*alone, (1, 1)]
 
 
 @pytest.mark.parametrize("mix", ["prob", "logit"])
