@@ -22,16 +22,7 @@ from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
 from sdbench.engine.score import score_block
 from sdbench.lm.model import LM
 from sdbench.probs import Warp, clamp_nan_ids, has_nan_law, is_ids, law_dtype, slice_size
-from sdbench.types import (
-    DRAFTER_NEEDS,
-    DraftBlock,
-    Drafter,
-    Evidence,
-    Generation,
-    Verdict,
-    Verifier,
-    needs_of,
-)
+from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
 
 # A context around a phase ("admit", or "round", in it "draft", "score", "verify" and "commit", in that "measure" and "observe") of
 # so many rows.
@@ -272,23 +263,26 @@ class BatchRun:
             spared, scored, drafted = lists[:width], lists[width], lists[width + 1 :]
             draft = drafted[:length]
             is_nan = has_nan_law((token, scored, *draft), self.num_ids)
-            if is_nan or not 0 <= kept <= length <= min(most, width) or min(draft, default=0) < 0:
-                self._refuse(row, draft, kept, length, most)
+            if is_nan or not 0 <= kept <= length <= min(most, width) or min((token, *draft)) < 0:
+                self._refuse(row, draft, kept, token, length, most)
             row.commit(length, kept, token, drafted, spared, measured, self.options.stop_ids, self.options.should_stop)
         with self.hook("observe", len(batch.rows)):
             self.drafter.observe(emitted, evidence, verdict)
 
-    def _refuse(self, row: Decoding, draft: list[int], kept: int, length: int, wanted: int) -> None:
-        """Raise for an invalid block or verdict, or for NaN logits."""
-        drafter, lowest = type(self.drafter).__name__, min(draft, default=0)
+    def _refuse(self, row: Decoding, draft: list[int], kept: int, token: int, length: int, wanted: int) -> None:
+        """Raise for an invalid block or verdict, or for NaN logits, for which the id is V."""
+        drafter, rule = type(self.drafter).__name__, type(self.verifiers[row.request.verifier]).__name__
+        wrong = [index for index in draft if not 0 <= index <= self.num_ids]
         if len(draft) < length:
             raise ValueError(f"{drafter} offered {length} tokens in a block of {len(draft)} slots")
         if not 0 <= length <= wanted:
             raise ValueError(f"{drafter} offered {length} tokens; at most {wanted} are allowed")
-        if lowest < 0:
-            raise ValueError(f"{drafter} drafted the token {lowest}, which is not a token id")
+        if wrong:
+            raise ValueError(f"{drafter} drafted the token {wrong[0]}, which is not a token id")
         if not 0 <= kept <= length:
-            raise ValueError(f"a rule accepted {kept} of {length} drafted tokens")
+            raise ValueError(f"{rule} accepted {kept} of {length} drafted tokens")
+        if not 0 <= token <= self.num_ids:
+            raise ValueError(f"{rule} emitted the token {token}, which is not a token id")
         role, prompt = "draft" if has_nan_law(draft, self.num_ids) else "target", row.request.prompt
         raise ValueError(f"the {role} model's logits are NaN at prompt {prompt}: check its weights and dtype")
 

@@ -292,6 +292,7 @@ def ends(generation: Any) -> list[str]:
         (1, 4, 3, "Wrong offered 4 tokens in a block of 1 slots"),
         (5, -1, 3, "Wrong offered -1 tokens; at most"),
         (4, 1, -4, "Wrong drafted the token -4, which is not a token id"),
+        (4, 1, 68, "Wrong drafted the token 68, which is not a token id"),
     ],
 )
 def test_a_block_that_cannot_be_is_an_error(models, slots, lengths, token, sentence):

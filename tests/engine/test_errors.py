@@ -1,6 +1,7 @@
 """The user's mistakes are sentences that name option, rule and value, before anything is decoded."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -90,6 +91,19 @@ def test_nan_logits_are_an_error_at_the_first_step(temperature, broken):
     sick.get_output_embeddings().weight.data[7] = torch.nan
     with pytest.raises(ValueError, match=f"the {broken} model's logits are NaN"):
         sdbench.generate(target, draft, [[1, 2, 3]], [Exact()], temperature=temperature)
+
+
+@pytest.mark.parametrize("temperature", [0, 1.0])
+@pytest.mark.parametrize("token", [-1, 61 + 7])
+def test_a_token_of_a_rule_from_outside_that_is_no_id_is_refused_by_the_rules_name(models, token, temperature):
+    """It is not recorded, read as another id, or taken for NaN logits, for which the id is 61."""
+
+    class Wrong(Exact):
+        def __call__(self, evidence, u, state=None):
+            return replace(Exact.__call__(self, evidence, u, state), next_token=torch.full((len(u),), token))
+
+    with pytest.raises(ValueError, match=f"^Wrong emitted the token {token}, which is not a token id$"):
+        sdbench.generate(*models, [[1, 2, 3]], [Exact(), Wrong()], temperature=temperature)
 
 
 def test_a_model_with_recurrent_state_is_refused_by_name():
