@@ -19,7 +19,8 @@ class MyRule(Tokenwise):
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         sureness = torch.exp(-torch.special.entr(p).sum(-1, keepdim=True))
-        return (p > (self.delta * sureness).clamp_max(torch.as_tensor(knob(self.eps, p)).to(p))).to(p)
+        eps = torch.as_tensor(knob(self.eps, p), dtype=p.dtype, device=p.device)
+        return (p > torch.minimum(eps, self.delta * sureness)).to(p)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return p

@@ -47,7 +47,7 @@ class CascadeChow(_Cascade):
     """Chow's rule (equation 2): the draft's law where max q ≥ 1 − α, otherwise the target's."""
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
-        return peak(q) >= 1 - knob(self.alpha, q)
+        return peak(q) >= knob(1 - self.alpha, q)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class CascadeV3(_Cascade):
     is_ordered: ClassVar[bool] = False
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
-        return p >= (1 - knob(self.alpha, p)) * peak(p)
+        return p >= knob(1 - self.alpha, p) * peak(p)
 
 
 @dataclass(frozen=True, slots=True)

@@ -54,18 +54,16 @@ class Ensemble(GreedyLaw):
 
     def law(self, p: Tensor, q: Tensor) -> Tensor:
         """Return v [B,K,V]."""
-        w = knob(self.w, p)
         if self.mix == "prob":
-            return w * p + (1 - w) * q
-        w = torch.as_tensor(w, dtype=p.dtype, device=p.device)
+            return knob(self.w, p) * p + knob(1 - self.w, q) * q
+        w = torch.as_tensor(knob(self.w, p), dtype=p.dtype, device=p.device)
         v = (torch.xlogy(w, p) + torch.xlogy(1 - w, q)).softmax(-1)  # xlogy: 0·log 0 is 0 at both ends of w
         return torch.where(v.isnan().any(-1, keepdim=True), p, v)  # no token has mass in both: use the target's law
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
         if self.mix == "logit":
             return ratio(self.law(p, q), q).clamp_max(1)
-        w = knob(self.w, p)
-        return (1 - w + w * ratio(p, q)).clamp_max(1)
+        return (knob(1 - self.w, q) + knob(self.w, p) * ratio(p, q)).clamp_max(1)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         return excess(p if self.mix == "prob" else self.law(p, q), q)
@@ -94,8 +92,8 @@ class Ensemble(GreedyLaw):
         if self.mix == "logit":
             return Tokenwise.measure(self, evidence)
         tv = measured_tv(evidence.p[:, :-1], evidence.draft.q)
-        w = knob(self.settle(evidence).w, tv)
-        return measures_of(evidence, tv, 1 - w * tv, (1 - w) * tv)
+        w = self.settle(evidence).w
+        return measures_of(evidence, tv, 1 - knob(w, tv) * tv, knob(1 - w, tv) * tv)
 
 
 def _share(w: Tensor, logits: Tensor) -> Tensor:

@@ -52,11 +52,11 @@ class Lossy(GreedySet):
     beta: float | Tensor = number(1.0, high=10, is_open=True, lossless=1)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        return ratio(p, (1 - knob(self.alpha, q)) * q).clamp_max(1)
+        return ratio(p, knob(1 - self.alpha, q) * q).clamp_max(1)
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
         r = excess(p / knob(self.beta, p), q)
         return r / r.sum(-1, keepdim=True)
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
-        return p >= (1 - knob(self.alpha, p)) * peak(p)
+        return p >= knob(1 - self.alpha, p) * peak(p)

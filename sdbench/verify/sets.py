@@ -90,8 +90,8 @@ class TopKRelaxed(SetRule):
     slack: Literal["difference", "ratio"] = "difference"
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
-        best, delta = peak(p), knob(self.delta, p)
-        least = best - delta if self.slack == "difference" else best * (1 - delta)
+        best, is_ratio = peak(p), self.slack == "ratio"
+        least = knob(1 - self.delta, p) * best if is_ratio else best - knob(self.delta, p)
         return (p >= least) & (p >= kth_largest(p, self.k))
 
 

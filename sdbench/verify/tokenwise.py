@@ -213,7 +213,10 @@ def peak(p: Tensor) -> Tensor:
 
 
 def knob(value: Tensor | float, like: Tensor) -> Tensor | float:
-    """Return a knob that broadcasts with laws [B,K,V] or values [B,K]: a number, or a tensor [B] or [B,K] with axes added."""
+    """Return a knob that broadcasts with laws [B,K,V] or values [B,K]: a number, or a tensor [B] or [B,K] with axes added.
+
+    Its complement is knob(1 - value, …), since 1 - knob(value, …) rounds a tensor before it subtracts, and a number after it.
+    """
     if not isinstance(value, Tensor):
         return value
     return value.to(like)[(..., *[None] * (like.ndim - value.ndim))]

@@ -88,6 +88,7 @@ class Contrastive(Towards, GreedyLaw):
         return self.greedy_scores(p.log(), q.log()).softmax(-1)
 
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        beta, alpha = (torch.as_tensor(knob(value, log_p)).to(log_p) for value in (self.beta, self.alpha))
+        like = {"dtype": log_p.dtype, "device": log_p.device}
+        beta, alpha = (torch.as_tensor(knob(value, log_p), **like) for value in (self.beta, self.alpha))
         scores = (1 + beta) * log_p - beta * log_q.clamp_min(math.log(torch.finfo(log_p.dtype).tiny))
         return scores.masked_fill(log_p < peak(log_p) + alpha.log(), -torch.inf)

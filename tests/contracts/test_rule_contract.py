@@ -194,6 +194,44 @@ def test_rows_are_judged_by_themselves_and_with_their_own_knobs(named: Named, ba
             assert alone.next_token[0] == together.next_token[row]
 
 
+def numbers(rule: Any, p: torch.Tensor, q: torch.Tensor) -> list[torch.Tensor]:
+    """Everything that a token-wise rule computes from laws."""
+    settled, evidence = settle(rule, p, q), evidence_of(p, q, q.argmax(-1), torch.full((len(q),), q.shape[1]))
+    first, measures = p[:, :-1], rule.measure(evidence)
+    of_set = [rule.set_of(first, q)] if hasattr(rule, "set_of") else []
+    scores = [rule.greedy_scores(first.log(), q.log())] if hasattr(rule, "greedy_scores") else []
+    return [settled.accept(first, q), settled.out(first, q), measures.expected, measures.bias, *of_set, *scores]
+
+
+@by_rule
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_knob_is_the_same_number_alone_and_beside_other_settings(named: Named, dtype: torch.dtype):
+    """To the last bit, on random laws and on laws at each threshold and next to it."""
+    values = [n / 20 for n in range(1, 20)]
+    edges = torch.tensor([1 - value for value in values], dtype=dtype)
+    edges = torch.cat((edges, *(edges.nextafter(torch.full_like(edges, end)) for end in (0, 1))))
+    below_1, without_rest = torch.stack((torch.ones_like(edges), edges), -1), torch.stack((edges, 0 * edges), -1)
+    pairs = [
+        laws(1, slots=len(edges)),
+        *((p[None, [*range(len(p)), 0]], p.flip(0)[None]) for p in (below_1, without_rest)),
+    ]
+    pairs = [tuple(law.to(dtype).repeat(len(values), 1, 1) for law in pair) for pair in pairs]
+    middle = named.settings()[len(named.settings()) // 2]
+    choices = [{knob: choice} for knob, says in named.knobs.items() for choice in says.get("choices", ())]
+    for knob, says in named.knobs.items():
+        if {"choices", "text", "whole"} & set(says):
+            continue
+        for choice in choices or [{}]:
+            rules = [named.make(**{**middle, **choice, knob: value}) for value in values]
+            if not isinstance(rules[0], Tokenwise):
+                continue
+            for p, q in pairs:
+                together = numbers(stack(rules), p, q)
+                for row, rule in enumerate(rules):
+                    for alone, beside in zip(numbers(rule, p, q), together, strict=True):
+                        torch.testing.assert_close(alone[row], beside[row], rtol=0, atol=0, equal_nan=True)
+
+
 @by_rule
 def test_measures_are_what_the_law_says_or_nothing(named: Named):
     p, q = laws(16, seed=11)
