@@ -34,6 +34,7 @@ from sdbench.engines.served.request import PLUGIN_ENV
 from sdbench.prepare.pair import find
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.prompts import Prompts
+from sdbench.prepare.rules import build_parts
 from sdbench.prepare.task import build_task
 from sdbench.serve.answer import Answer
 from sdbench.serve.client import Client
@@ -119,7 +120,7 @@ class Samples:
         run = Composer().run([*words, f"max_new_tokens={self.new}"])
         self.kind = kind_of(run)
         pair_info = PairInfo.read(find(run.model, device="cpu", dtype="auto", is_read=False))
-        prompts = list(Prompts.make(build_task(run), pair_info, run).ids.values())
+        prompts = list(Prompts.make(build_task(run), pair_info, run, build_parts(run)).ids.values())
         target = AutoModelForCausalLM.from_pretrained(embedded.path(PAIR, "target"))
         self.prompts = least_certain(target, prompts, TRAINED_PROMPTS)
 

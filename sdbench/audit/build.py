@@ -190,7 +190,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
     budget = run.max_new_tokens or TRAINED_BUDGET
     is_counted = given.has("n") and run.n is not None
     small = replace(run, n=run.n if is_counted else CANDIDATES, max_new_tokens=budget)
-    prompts = list(Prompts.make(build_task(small), pair_info, small).ids.values())
+    prompts = list(Prompts.make(build_task(small), pair_info, small, parts).ids.values())
     loaded = pair.load(metadata)
     if run.model.packed:
         refuse_unpacked(loaded.models.values())

@@ -92,7 +92,10 @@ class Engine:
         for rule in verifiers:
             refuse_tensors(rule)
         numbers = {request.prompt for request in requests}
-        refuse_too_long(prompts, numbers, options.max_new_tokens, self._models_of(lm, drafter))
+        # A draft with another tokenizer counts in other ids, and a text for which it has no room is decoded without drafts.
+        translates = "draft_tokenizer" in needs_of(drafter, DRAFTER_NEEDS)
+        readers = [lm] if translates else self._models_of(lm, drafter)
+        refuse_too_long(prompts, numbers, options.max_new_tokens, readers)
         refuse_foreign_ids(prompts, numbers, options.warp.vocab_size or lm.vocab_size)
         batch_run = partial(BatchRun, lm, drafter, prompts, verifiers, options, self.hook, requests)
         num_rows = min(options.batch_size, len(requests))

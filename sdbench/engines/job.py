@@ -75,7 +75,7 @@ class Job:
     @cached_property
     def prompts(self) -> Prompts:
         """The examples and their prompts as ids. ConfigError if there is no room for a prompt."""
-        return Prompts.make(self.task, self.pair_info, self.run)
+        return Prompts.make(self.task, self.pair_info, self.run, self.parts)
 
     @property
     def longest(self) -> int:

@@ -183,7 +183,7 @@ class SpeculativeLM(TemplateLM):
 
     def _answer(self, task: str, requests: Sequence[Any], given: Mapping[str, Any]) -> list[str]:
         """Return the answers of one task. Of a prompt that is too long the last tokens are kept, as in the harness."""
-        options = AnswerOptions.of(task, given, self.pair_info.limit)
+        options = AnswerOptions.of(task, given, self.pair_info.limit(self._parts))
         added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
         refuse_broken_limits(replace(self.run, temperature=options.temperature), self._parts)
         is_sampled = options.temperature > 0 or self.run.verifiers[0].is_drawn

@@ -56,7 +56,9 @@ def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[
     """
     from sdbench.verify import Exact
 
-    maker = _CellMaker(run, task, pair_info, parts, {**_task_content(task), "shown": _prompt_digests(task, pair_info)})
+    maker = _CellMaker(
+        run, task, pair_info, parts, {**_task_content(task), "shown": _prompt_digests(task, pair_info, parts)}
+    )
     by_key: dict[str, Point] = {}
 
     def add(
@@ -229,7 +231,7 @@ def _task_content(task: DataTask) -> dict[str, Any]:
     }
 
 
-def _prompt_digests(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
+def _prompt_digests(task: DataTask, pair_info: PairInfo, parts: Parts) -> dict[str, Any]:
     """Hash how rows become the ids that a model reads. The hash does not depend on n, so all cells of a task's split share it.
 
     It covers the wording of the first rows with their shots, the tokenizer, and the ids of the first prompts, which depend on
@@ -245,7 +247,7 @@ def _prompt_digests(task: DataTask, pair_info: PairInfo) -> dict[str, Any]:
         "tokenizer": pair_info.tokenizer_key,
         "template": digest_of_data(pair_info.template) if has_turns else None,
         "chat_options": dict(pair_info.metadata.model.chat_options) if has_turns else {},
-        "limit": pair_info.limit,
+        "limit": pair_info.limit(parts),
         "ids": digest_of_data([pair_info.ids(prompt) for prompt in prompts[:TOKENISED]]),
     }
 

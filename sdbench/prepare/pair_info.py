@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sdbench.lm.load import Checkpoint
     from sdbench.prepare.pair import PairMetadata
+    from sdbench.prepare.rules import Parts
     from sdbench.types import Prompt
 
 BLANKS = ("\u2581", "\u0120", " ")  # how a piece of a vocabulary begins whose text begins with a blank
@@ -86,10 +87,9 @@ class PairInfo:
                 numerics[f"{role}_settings"] = checkpoint.gguf.settings
         return numerics
 
-    @property
-    def limit(self) -> int:
-        """The length of the longest text that all models accept."""
-        return min(map(self.limit_of, self.configs))
+    def limit(self, parts: Parts) -> int:
+        """Return the length of the longest text that all models accept which read its ids: not a draft with ids of its own."""
+        return min(map(self.limit_of, self._readers(parts)))
 
     def limit_of(self, role: str) -> int:
         """Return the length of the longest text that a model accepts."""
@@ -97,12 +97,15 @@ class PairInfo:
 
         return longest_text(self.configs[role]) or 10**9
 
-    @property
-    def why_limited(self) -> str:
-        """The end of a sentence about `limit`, if it is less than the positions of the model that sets it."""
-        from sdbench.lm.rope import longest_text, why_limited
+    def why_limited(self, parts: Parts) -> str:
+        """Return the end of a sentence about `limit`, if it is less than the positions of the model that sets it."""
+        from sdbench.lm.rope import why_limited
 
-        return next(filter(None, (why_limited(c) for c in self.configs.values() if longest_text(c) == self.limit)), "")
+        roles = [role for role in self._readers(parts) if self.limit_of(role) == self.limit(parts)]
+        return next(filter(None, (why_limited(self.configs[role]) for role in roles)), "")
+
+    def _readers(self, parts: Parts) -> list[str]:
+        return [role for role in self.configs if role == "target" or parts.has_one_vocabulary]
 
     def num_ids(self, num_rows: int) -> int:
         """Return how many ids a model whose head has this many rows may emit; rows above the tokenizer's highest id are padding."""

@@ -11,6 +11,7 @@ from sdbench.prepare.progress import warn
 
 if TYPE_CHECKING:
     from sdbench.prepare.pair_info import PairInfo
+    from sdbench.prepare.rules import Parts
     from sdbench.tasks.base import DataTask
     from sdbench.types import Example, Prompt
 
@@ -23,13 +24,14 @@ class Prompts:
     ids: Mapping[str, list[int]]
 
     @classmethod
-    def make(cls, task: DataTask, pair_info: PairInfo, run: Run) -> Prompts:
+    def make(cls, task: DataTask, pair_info: PairInfo, run: Run, parts: Parts) -> Prompts:
         """Build the prompts. A prompt that leaves no room for the answer is cut by the protocol's rule, and counted."""
-        limit = pair_info.limit - task.max_new_tokens
+        longest = pair_info.limit(parts)
+        limit = longest - task.max_new_tokens
         if limit < 1:
             raise ConfigError(
-                f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {pair_info.limit} tokens"
-                f" in all{pair_info.why_limited}; write a max_new_tokens well below that"
+                f"max_new_tokens={task.max_new_tokens} leaves no room for a prompt: {run.model.name} takes {longest} tokens"
+                f" in all{pair_info.why_limited(parts)}; write a max_new_tokens well below that"
             )
         limit = min(limit, task.rules.prompt_limit or limit)
         examples = list(task.examples())

@@ -1,5 +1,7 @@
 """What the records say of drafts in another tokenizer's ids, and that a run without a draft reads none."""
 
+import json
+import shutil
 from types import SimpleNamespace
 from typing import Any
 
@@ -47,6 +49,22 @@ def test_shared_tokens_counts_and_the_price_of_texts_are_in_the_records(words, t
     assert text["seconds"] > 0
     assert text["num_calls"] > 0
     assert len(draft) > 0
+
+
+def test_a_draft_with_another_tokenizer_and_few_positions_cuts_no_prompt(words, micro_pair, tmp_path):
+    """Texts that it has no room for are decoded without drafts; other drafters read them whole."""
+    draft = shutil.copytree(micro_pair / "draft", tmp_path / "draft")
+    config = json.loads((draft / "config.json").read_text())
+    (draft / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 64}))
+    options = {"n": 2, "w": 0.3, "max_new_tokens": 8, "temperature": 0, "drafter": "[intersection,universal,lookup]"}
+    assert main(overridden(words(tmp_path, **options), f"model.draft={draft}")) == 0
+    results = read(tmp_path / NAME)
+    assert not results.generations["is_prompt_cut"].any()
+    assert (results.generations["prompt_tokens"] > 64).all()
+    drafter_of = results.rounds["cell"].map(results.cells.set_index("cell")["drafter"])
+    drafted = results.rounds["drafted"].groupby(drafter_of).sum()
+    assert (drafted["intersection"], drafted["universal"]) == (0, 0)
+    assert drafted["lookup"] > 0
 
 
 def test_the_price_of_texts_is_that_of_the_pass_alone():

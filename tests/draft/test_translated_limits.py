@@ -27,15 +27,16 @@ def spelling_tokenizer() -> Any:
     return PreTrainedTokenizerFast(tokenizer_object=backend)
 
 
+@pytest.mark.parametrize("num_tokens", [15, 40], ids=["more ids only", "more tokens too"])
 @pytest.mark.parametrize("drafter", ["intersection", "universal"])
-def test_a_prompt_with_more_ids_than_the_draft_has_positions_is_decoded_without_drafts(drafter):
+def test_a_prompt_with_more_ids_than_the_draft_has_positions_is_decoded_without_drafts(drafter, num_tokens):
     """Learned positions: the draft cannot read further."""
     tokenizer = spelling_tokenizer()
     torch.manual_seed(0)
     config = GPT2Config(vocab_size=len(tokenizer), n_positions=POSITIONS, n_embd=32, n_layer=1, n_head=4)
     draft = GPT2LMHeadModel(config).double().eval()
     engine = sdbench.Engine(tiny("llama"), draft, word_tokenizer(VOCAB), draft_tokenizer=tokenizer)
-    prompts = [[11, 12, 13, 14, 15] * 3, [5, 6, 7, 8]]
+    prompts = [[11, 12, 13, 14, 15] * (num_tokens // 5), [5, 6, 7, 8]]
     options: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 8, "stop_ids": (), "num_draft": 3}
     alone = sdbench.generate(engine.target_model, None, prompts, [Exact()], drafter=NoDraft(), **options)
     built = engine.drafter(drafter, engine.warp(0.0))

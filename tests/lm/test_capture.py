@@ -17,6 +17,7 @@ from sdbench.lm.capture import NARROW, PATIENCE, CapturedSteps, mode_of
 from sdbench.lm.model import LM
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.prompts import Prompts
+from sdbench.prepare.rules import Parts
 from sdbench.probs import Warp
 from sdbench.verify import Ensemble
 from tests.engine.models import PROMPTS, pair, tiny
@@ -89,10 +90,11 @@ def test_texts_end_where_longer_ones_would_change_the_frequencies_of_all_rows(ki
     factors = {"short_factor": [1.0] * 4, "long_factor": [3.0] * 4} if kind == "longrope" else {}
     model = tiny("llama", rope_parameters={**rope, **factors}, max_position_embeddings=128)
     assert LM(model).limit == 64
-    assert PairInfo(cast(Any, None), {"target": model.config}).limit == 64, "prompts are cut to it"
+    pair_info, parts = PairInfo(cast(Any, None), {"target": model.config}), Parts((), ())
+    assert pair_info.limit(parts) == 64, "prompts are cut to it"
     task, run = SimpleNamespace(max_new_tokens=64), SimpleNamespace(model=SimpleNamespace(name="m"))
     with pytest.raises(ConfigError, match=r"leaves no room .* 64 tokens in all: its configuration has 128, but longer"):
-        Prompts.make(cast(Any, task), PairInfo(cast(Any, None), {"target": model.config}), cast(Any, run))
+        Prompts.make(cast(Any, task), pair_info, cast(Any, run), parts)
     rules, options = [Ensemble(w=0.5)], {"max_new_tokens": 20, "stop_ids": ()}
     prompts = [[5 + i % 40 for i in range(44)], [7, 8, 9]]
     together = sdbench.generate(model, None, prompts, rules, **options)

@@ -299,6 +299,18 @@ def test_an_edited_subclass_of_a_drafter_is_another_cell(plan_of, tmp_path, monk
     assert with_source("") == first
 
 
+@pytest.mark.parametrize(
+    ("drafters", "limit"),
+    [("model", 64), ("lookup", 64), ("[model,universal]", 64), ("universal", 2048), ("[intersection,lookup]", 2048)],
+)
+def test_prompts_are_cut_for_a_draft_only_where_it_reads_their_ids(plan_of, monkeypatch, drafters, limit):
+    """The positions of a draft with another tokenizer count in other ids."""
+    monkeypatch.setattr(PairInfo, "limit_of", lambda _, role: {"target": 2048, "draft": 64}[role])
+    planned = plan_of(f"drafter={drafters}")
+    assert {point.cell.content["shown"]["limit"] for point in planned} == {limit}
+    assert any(point.role == "draft" for point in planned) == (limit == 64)
+
+
 def test_what_a_key_holds_of_a_drafter_is_its_name_its_options_and_its_version(plan_of):
     """As before there were lists: otherwise every text that is held would be decoded anew."""
     together = plan_of("drafter=[model,lookup]", "drafter.lookup.longest=9")
