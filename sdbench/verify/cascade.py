@@ -108,7 +108,8 @@ class CascadeV3(_Cascade):
 
 @dataclass(frozen=True, slots=True)
 class _Fuzzy(SetRule):
-    """Keeps every draft at a position iff D(p, q) ≤ T, `threshold`, and otherwise draws from p. out is q or p. Exact at T = 0.
+    """Keeps every draft at a position iff D(p, q) ≤ T, `threshold`, and otherwise draws from p. out is q or p. Exact at T = 0,
+    where no D is small enough.
 
     Needs un-tempered laws, from which D is computed. Greedy: keeps x iff D ≤ T, else argmax p; the authors' code draws instead
     of matching.
@@ -124,7 +125,8 @@ class _Fuzzy(SetRule):
         """Return D [B,K,1] of laws [B,K,V]."""
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
-        return self.distance(p, q) <= knob(self.threshold, p)
+        # In float32 D of laws that nearly agree may be rounded to 0 or below, and a threshold of 0 would keep them.
+        return self.distance(p, q).clamp_min(torch.finfo(p.dtype).tiny) <= knob(self.threshold, p)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from sdbench.types import DraftBlock, Evidence
-from sdbench.verify import Ensemble, Exact, stack, tokenwise
+from sdbench.verify import Ensemble, Exact, FuzzyJS, FuzzyKL, FuzzyTV, stack, tokenwise
 
 V = 5
 RULES = [Exact(), *(Ensemble(w=w, mix=mix) for w in (0.0, 0.3, 1.0) for mix in ("prob", "logit"))]
@@ -105,6 +105,23 @@ def test_equal_laws_are_always_accepted():
     p, _ = laws()
     assert torch.allclose((p * Exact().accept(p, p)).sum(-1), torch.ones(()).double())
     assert torch.allclose(Exact().replace(p, p), p)
+
+
+@pytest.mark.parametrize("kind", [FuzzyJS, FuzzyKL, FuzzyTV])
+def test_fuzzy_decoding_at_threshold_0_emits_the_target_where_rounding_hides_its_distance_from_the_draft(kind):
+    """In float32 the divergence of laws that nearly agree may be rounded to 0 or below; that of equal laws is 0."""
+    generator = torch.Generator().manual_seed(0)
+    raw_p = 3 * torch.randn(128, 2, 1000, generator=generator)
+    raw_q = raw_p[:, :1] + 1e-4 * torch.randn(128, 1, 1000, generator=generator)
+    raw_q[::16] = raw_p[::16, :1]
+    p, q = raw_p.softmax(-1), raw_q.softmax(-1)
+    evidence = Evidence(p, DraftBlock(q.argmax(-1), q, torch.ones(128).long(), raw_q), logits=raw_p)
+    p = p[:, :1]
+    assert (kind(0.0).distance(p, q) <= 0).any()
+    rule = stack([kind(0.0), kind(0.01)] * 64).settle(evidence)
+    assert torch.equal(rule.out(p, q)[::2], p[::2])
+    assert (rule.accept(p, q)[::2] == 0).all()
+    assert (rule.accept(p, q)[1::2] == 1).all()
 
 
 def test_lossless_is_claimed_where_it_holds():
