@@ -9,6 +9,9 @@ REAL = Path(__file__).parents[2] / "results/real"
 pytestmark = pytest.mark.results
 
 
+SPREAD = ("cpu_s_ratio", "cpu_s_ratio_low", "cpu_s_ratio_high")
+
+
 def table_of(page: str) -> list[list[str]]:
     """The cells of a page's first table, without its head."""
     lines = [line.strip("|").split("|") for line in (REAL / page).read_text().splitlines() if line.startswith("|")]
@@ -21,6 +24,11 @@ def test_a_first_load_takes_at_most_1_3_times_as_long_as_transformers_and_a_seco
     assert set(first.index) == {"smollm2-135m", "gemma3-270m", "qwen-coder-1.5b"}
     assert (first["cpu_s_ratio_high"] <= 1.3).all()
     assert (copy["cpu_s"] < 5).all()
+    large = first.loc["qwen-coder-1.5b"]
+    assert large["turns"] == 3
+    ratio, low, high, peak = (f"{large[name]:.2f}" for name in (*SPREAD, "peak"))
+    page = " ".join((REAL / "README.md").read_text().split())
+    assert f"takes {ratio} times the CPU-seconds ({low} to {high}) and at its peak {peak.lstrip('0')} times" in page
 
 
 def test_a_load_takes_at_most_1_2_times_the_memory_of_the_weights():
