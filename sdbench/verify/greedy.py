@@ -99,8 +99,8 @@ class GreedyLaw(Greedy):
             at, slots = at_part(rule, part), pick(part)
             best = slots(evidence.p[:, :-1])
             is_best = at.is_lossless().to(best.device)[:, None].expand_as(best)
-            if best.device.type == "cpu" and at.agrees_with_both.any():
-                is_best = is_best | (_are_best(evidence.draft, slots, best) & knob(at.agrees_with_both, is_best))
+            if best.device.type == "cpu" and (agrees := at.agrees_with_both).any():
+                is_best = is_best | (_are_best(evidence.draft, slots, best) & knob(agrees, is_best))
                 if is_best.all():
                     return best
             return torch.where(is_best, best, at.greedy_scores(*evidence.raw_logs(slots)).max(-1).indices)

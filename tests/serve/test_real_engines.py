@@ -229,6 +229,10 @@ def test_the_committed_page_is_that_of_its_table_and_each_row_says_what_was_comp
         product(("llamacpp", "native", "vllm"), ("target", "lossless"))
     )
     assert audited["audit"].str.startswith("sound (n = 800").all(), "what results/README.md says"
+    of_today = audited[audited["audit"].str.contains(r"TV 0\.15")]
+    assert set(zip(of_today["engine"], of_today["verifier"], strict=True)) >= set(
+        product(("native", "vllm"), ("target", "lossless"))
+    )
     of_llamacpp = audited[(audited["engine"] == "llamacpp") & (audited["verifier"] == "lossless")]
     is_restricted = "prefixes of two tokens its audit, which is an older one, would have missed is not known" in (
         (COMMITTED.parent / "README.md").read_text()
