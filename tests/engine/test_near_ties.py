@@ -1,5 +1,7 @@
 """Where lossless texts part from the target's own: near-ties of bfloat16 are rounding, a perturbed logit is a fault."""
 
+import weakref
+
 import pytest
 import torch
 
@@ -139,10 +141,15 @@ def bumped(monkeypatch):
 def test_a_lack_of_memory_where_texts_part_costs_neither_the_times_nor_the_page(
     is_timed, bumped, tmp_path, monkeypatch, capsys
 ):
+    logits: list[weakref.ref] = []
+
     def fail(*_, **__):
+        held = torch.zeros(9)
+        logits.append(weakref.ref(held))
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB.")
 
     def stop(*_):
+        assert logits[0]() is None, "the latency pass needs the memory of what has failed"
         raise RuntimeError("no clock")
 
     monkeypatch.chdir(tmp_path)
