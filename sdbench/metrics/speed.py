@@ -160,10 +160,8 @@ def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: 
     if sums.empty:
         return unknown
     width = 1 + (sums["drafted"] / sums["rounds"]).to_numpy(np.float64)  # what was drafted, not the draft length
-    mean_width, measured = (
-        1 + sums["drafted"].sum() / sums["rounds"].sum(),
-        calls.loc[calls["kind"] == "verify", "tokens"],
-    )
+    mean_width = 1 + sums["drafted"].sum() / sums["rounds"].sum()
+    measured = calls.loc[calls["kind"] == "verify", "tokens"]
     if not NARROWER * measured.min() <= mean_width <= WIDER * measured.max():
         return unknown
     seconds = sums["drafted"] * cost(calls, "draft", 1.0) + sums["rounds"] * cost(calls, "verify", width)
