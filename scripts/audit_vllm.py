@@ -189,7 +189,7 @@ def command_text(words: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def audit_texts(file: Path) -> dict[str, Any]:
-    """Audit a file of texts with `python -m sdbench audit`, and return the report."""
+    """Audit a file of texts with `python -m sdbench.audit`, and return the report."""
     options = [f"model={PAIR}", "temperature=1"]
     words = ["-m", "sdbench.audit", f"generations={file}", *options, f"out={file.with_suffix('')}"]
     done = subprocess.run([sys.executable, *words], check=False, capture_output=True, text=True)

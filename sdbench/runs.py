@@ -14,7 +14,7 @@ from sdbench.subcommand import Exit, Subcommand
 
 HELP = """sdbench.runs: summarise results folders: texts held, missing and failed, and the jobs that are working.
 
-  python -m sdbench runs [FOLDER …]     a run's folder, or one that holds several (results)
+  python -m sdbench.runs [FOLDER …]     a run's folder, or one that holds several (results)
 
 Expected is what the newest command of a folder asked for, all its shards together. Nothing is changed.
 Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 interrupted.

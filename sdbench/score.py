@@ -31,7 +31,7 @@ from sdbench.words import parse_words
 
 HELP = """sdbench.score: score completions of any engine as a run would. One JSON object goes to stdout, messages go to stderr.
 
-  python -m sdbench score task=NAME predictions=FILE [KEY=VALUE ...]
+  python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
 
   task=NAME             one of the files in configs/task, for example gsm8k; or lm-eval:NAME
   predictions=FILE      one JSON object a line: id, completion; several lines of one id are samples (and said);

@@ -16,12 +16,12 @@ sdbench: what lenient speculative decoding costs in quality and gains in speed, 
   python -m sdbench model.target=org/big model.draft=org/small task=mbpp w=0.8
   python -m sdbench experiment=diversed-table1
 
-Also, each with its own --help (python -m sdbench.report and so on are the same)
-  python -m sdbench report FOLDER ...   rebuild page, figures and tables; decide at another margin
-  python -m sdbench score task=NAME predictions=FILE   score completions of any engine
-  python -m sdbench audit [KEY=VALUE ...]   test whether a rule, a drafter or an engine emits the distribution it claims
-  python -m sdbench train TRAINING [KEY=VALUE ...]   train a head, a judge or a draft
-  python -m sdbench runs [FOLDER ...]   runs of a folder: texts held, missing and failed, jobs at work
+Also, each with its own --help (python -m sdbench report and so on are the same)
+  python -m sdbench.report FOLDER ...   rebuild page, figures and tables; decide at another margin
+  python -m sdbench.score task=NAME predictions=FILE   score completions of any engine
+  python -m sdbench.audit [KEY=VALUE ...]   test whether a rule, a drafter or an engine emits the distribution it claims
+  python -m sdbench.train TRAINING [KEY=VALUE ...]   train a head, a judge or a draft
+  python -m sdbench.runs [FOLDER ...]   runs of a folder: texts held, missing and failed, jobs at work
 
 What is run
   model=NAME        the pair: a large target and a small draft; model.target=ID and model.draft=ID name any two

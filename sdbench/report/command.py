@@ -1,6 +1,6 @@
 """sdbench.report: write report.html, figures/ and tables/ of results folders anew, from their records alone.
 
-  python -m sdbench report results/NAME [results/OTHER …] [margin=POINTS | speed=TIMES] [joint=true] [out=FOLDER]
+  python -m sdbench.report results/NAME [results/OTHER …] [margin=POINTS | speed=TIMES] [joint=true] [out=FOLDER]
 
   margin=POINTS   decide at another margin: the acceptable loss of quality, in points of 100 (default: that of the last run);
                   by task as 'margin={gsm8k: 1, cnndm: 0.5}'
