@@ -5,15 +5,26 @@ import re
 # What a rule, a drafter or a metric of somebody's own may raise. Errors of the records and of engines end a run.
 OF_CODE = (AssertionError, AttributeError, NameError)  # a mistake in code, whose traceback is kept
 FAILURES_OF_A_CELL = (
-    *(ArithmeticError, ImportError, LookupError, RuntimeError, SyntaxError, TypeError, ValueError),
+    *(ArithmeticError, ImportError, LookupError, MemoryError, RuntimeError, SyntaxError, TypeError, ValueError),
     *OF_CODE,
 )
+ALLOCATION = re.compile(
+    r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)"
+)  # of an allocator's message: what it was asked for
 WITHOUT_FORCE = "without force=true, which decodes everything once more"  # how to go on after a run with it
 
 
 def first_line(error: Exception) -> str:
     """Return the first line of an exception's message, or the name of its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Return whether an allocation failed. On a CPU torch then raises a RuntimeError that only its message tells apart."""
+    if not isinstance(error, RuntimeError):
+        return isinstance(error, MemoryError)
+    is_named = type(error).__name__ == "OutOfMemoryError" or "out of memory" in str(error).lower()
+    return is_named or ALLOCATION.search(str(error)) is not None
 
 
 def is_from_submitit(error: Exception) -> bool:

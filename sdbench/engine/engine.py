@@ -14,6 +14,7 @@ from sdbench import draft as drafters
 from sdbench.engine.loop import BatchRun, Claim, Options, PhaseHook, claim_all, no_hook
 from sdbench.engine.rehearsal import Rehearsal
 from sdbench.engine.row import Request
+from sdbench.errors import is_out_of_memory
 from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM, used_vocab
 from sdbench.lm.packed import PackedWeights
@@ -116,7 +117,7 @@ class Engine:
                 assert not pending, f"{len(pending)} requests were never finished"
                 return
             except Exception as error:
-                if not isinstance(error, torch.OutOfMemoryError) or num_rows == 1 or not may_halve:
+                if not is_out_of_memory(error) or num_rows == 1 or not may_halve:
                     # A kept cache may hold NaN, which would spoil later texts even where it is masked: 0 · NaN is NaN.
                     self.forget()
                     raise

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
-from sdbench.errors import first_line
+from sdbench.errors import first_line, is_out_of_memory
 from sdbench.lm.rope import frequencies_depend_on_length
 
 Mode = Literal["off", "trace", "graphs", "compile"]
@@ -120,9 +120,9 @@ class CapturedSteps:
                     self._checked.add((name, length))
                 return trace
             graph = GraphStep(eager, inputs, self._pool)
-        except torch.OutOfMemoryError:
-            raise
         except RuntimeError as error:  # a step that waits for the device, or has shapes that depend on values
+            if is_out_of_memory(error):
+                raise
             if stream is not None:
                 torch.cuda.set_stream(stream)  # a failed capture leaves its stream current
             if type(error).__module__.partition(".")[0] not in ("builtins", "torch"):

@@ -2,7 +2,7 @@
 
 import torch
 
-from sdbench.errors import first_line
+from sdbench.errors import first_line, is_out_of_memory
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.model import LM
 from sdbench.lm.probe import TEXT, closeness, probe_ids
@@ -25,15 +25,15 @@ def can_continue(lm: LM, num_layers: int) -> bool:
         states = lm.begin(ids, plan, cache, num_layers)
         # Another text, so that values stored outside the cache would be wrong.
         lm.forward_exit(ids.flip(1), plan, other, num_layers)
-    except torch.OutOfMemoryError:
-        raise
     except Exception as error:  # a model's code may raise anything if layers do not run
+        if is_out_of_memory(error):
+            raise
         name = f"the {lm.role} model of type {lm.config.model_type!r}"
         raise ValueError(f"{name} does not run its first {num_layers} layers alone ({first_line(error)})") from error
     try:
         rest = lm.forward_hidden(ids, plan, cache, begun=PartialForward(num_layers, (states,)))[0]
-    except torch.OutOfMemoryError:
-        raise
-    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError):
+    except (LookupError, AttributeError, TypeError, ValueError, RuntimeError) as error:
+        if is_out_of_memory(error):
+            raise
         return False  # a later layer reads what an earlier one has stored outside the cache
     return float(total_variation(*(x.double().softmax(-1) for x in (whole, rest))).max()) <= closeness(lm)

@@ -1,6 +1,7 @@
 """Free memory, and a run's peak from shapes: no weights are read, and torch is not imported."""
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -8,7 +9,6 @@ from typing import Any
 CHUNK = 512  # prompt tokens of a prefill call
 ROOM = 512  # slots of a cache are multiples of it and grow by half: few copies, few repeated captures
 KNOWN_BYTES = 256 << 20  # keys and values that a model keeps for prompts with the same beginning
-CONTAINER = Path("/sys/fs/cgroup")  # where the limit of a container stands
 SLICE, CHUNK_OF_LAWS = 1 << 18, 1 << 24  # elements of laws that a core, or a GPU, processes at a time (probs.py)
 WORK = 6 * SLICE  # numbers of a rule's work on a slice, with temporaries
 
@@ -111,19 +111,45 @@ def peak_bytes(
     )
 
 
-def free_system_bytes(container: Path = CONTAINER) -> int:
-    """Return the free memory of the system, or of the container's limit, with cached pages of files, which give way."""
+def free_system_bytes(root: Path = Path("/")) -> int:
+    """Return the free memory of the system or, where that is less, of a control group that limits this process, as those of
+    containers and of cluster jobs do. Cached pages of files count as free, since they give way.
+    """
     try:
         with open("/proc/meminfo") as lines:
             free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
     except (OSError, StopIteration):  # not Linux
         free = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    return min([free, *(left for group in _control_groups(root) if (left := _free_in_group(group)) is not None)])
+
+
+def _control_groups(root: Path) -> Iterator[Path]:
+    """Yield the folders of the control groups that may limit this process's memory: its own, and those that hold it."""
     try:
-        limit, used, stat = ((container / f"memory.{name}").read_text() for name in ("max", "current", "stat"))
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
-        return free
-    if limit.strip() == "max":
-        return free
-    counts = dict(line.split() for line in stat.splitlines())
-    cached = sum(int(counts.get(name, 0)) for name in ("active_file", "inactive_file"))
-    return min(free, int(limit) - int(used) + cached)
+        lines = ["0::/"]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if not controllers or "memory" in controllers.split(","):  # of version 2, or the one of version 1
+            top = root / "sys/fs/cgroup" / ("memory" if controllers else "")
+            group = top / path.lstrip(
+                "/"
+            )  # in a container it may be a path of the host, and the top be the container's group
+            yield from (folder for folder in (group, *group.parents) if folder.is_relative_to(top))
+
+
+def _free_in_group(group: Path) -> int | None:
+    """Return the bytes that a control group's limit leaves; None without a limit."""
+    for names in (
+        ("max", "current", "stat"),
+        ("limit_in_bytes", "usage_in_bytes", "stat"),
+    ):  # of version 2, and of version 1
+        try:
+            limit, used, stat = ((group / f"memory.{name}").read_text() for name in names)
+        except OSError:
+            continue
+        counts = dict(line.split() for line in stat.splitlines())
+        cached = sum(int(counts.get(f"total_{name}", counts.get(name, 0))) for name in ("active_file", "inactive_file"))
+        return None if limit.strip() == "max" else int(limit) - int(used) + cached
+    return None

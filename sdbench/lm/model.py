@@ -23,14 +23,11 @@ from sdbench.lm.packed import PackedLayers, PackedWeights
 from sdbench.lm.plan import CURRENT, Plan
 from sdbench.lm.probe import probe
 from sdbench.lm.rope import longest_text
+from sdbench.lm.servable import refuse_unservable
 from sdbench.lm.split_kv import kernel_for
 from sdbench.types import PartialForward
 
 BUCKET = 64  # KV lengths are multiples of it, or of 1/16 of themselves: few shapes, little padding
-OWN_ATTENTION = {  # model types with more than masked attention over keys and values
-    "deepseek_v32": "an indexer that chooses which keys are read",
-    "glm_moe_dsa": "an indexer that chooses which keys are read",
-}
 NOT_BEGUN = PartialForward()
 NOTHING: Set[str] = frozenset()
 PADDING = 256  # vocabularies that differ by at most this many ids count as the same, padded differently
@@ -52,7 +49,11 @@ class LM:
         packed: PackedWeights | None = None,
     ) -> None:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
-        _refuse(model, self.config, role)
+        refuse_unservable(model.config, type(model), role)
+        if model.training:
+            raise ValueError(
+                f"{role} model of type {self.config.model_type!r} is in training mode: call model.eval() first"
+            )
         self.packed, self._products = packed, packed.layers_of(model) if packed else PackedLayers(model)
         self.mode: Mode = mode_of(capture, model, is_packed=packed is not None)
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
@@ -278,22 +279,3 @@ def used_vocab(target: LM, draft: LM | None, vocab_size: int | None) -> int:
     if vocab_size is not None and not 1 <= vocab_size <= smaller:
         raise ValueError(f"vocab_size must be between 1 and {smaller}, the ids both models have, got {vocab_size}")
     return vocab_size or smaller
-
-
-def _refuse(model: PreTrainedModel, config: Any, role: str) -> None:
-    """Raise for recurrent states (a shorter length does not roll them back), attention that cannot be replaced, and dropout."""
-    kinds = {kind for kind in getattr(config, "layer_types", None) or [] if "attention" not in kind or "linear" in kind}
-    why = None
-    if getattr(model.config, "is_encoder_decoder", False):
-        why = "is an encoder-decoder, which is not supported"
-    elif config.model_type in OWN_ATTENTION:
-        why = f"has {OWN_ATTENTION[config.model_type]}, which is not supported"
-    elif model.training:
-        why = "is in training mode: call model.eval() first"
-    elif kinds or model._is_stateful:
-        layers = f"layers of type {', '.join(sorted(kinds))}" if kinds else "recurrent state"
-        why = f"has {layers}, which cannot be rolled back"
-    elif not model._can_set_attn_implementation():
-        why = f"({type(model).__name__}) does not take an attention function; the engine needs one"
-    if why is not None:
-        raise ValueError(f"{role} model of type {config.model_type!r} {why}")

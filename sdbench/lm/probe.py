@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, PreTrainedModel
 from transformers.masking_utils import AttentionMaskInterface
 
-from sdbench.errors import first_line
+from sdbench.errors import first_line, is_out_of_memory
 from sdbench.lm.attention import NAME, ragged_attention
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.fingerprint import fingerprint
@@ -44,9 +44,9 @@ def probe(lm: LM) -> Mapping[int, LayerMask]:
         name = f"{lm.role} model of type {lm.config.model_type!r} ({type(lm.model).__name__})"
         try:
             layer_masks, off = _measure(lm)
-        except torch.OutOfMemoryError:
-            raise
         except Exception as error:  # a model's code may raise anything for a foreign cache and masks
+            if is_out_of_memory(error):
+                raise
             reason = f"{type(error).__name__}: {first_line(error)}"
             raise ValueError(f"{name} cannot be served over the engine's cache ({reason})") from error
         if off > closeness(lm):

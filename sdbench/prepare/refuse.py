@@ -11,7 +11,7 @@ from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import Component, ConfigError, RuleSweep, Run, show
+from sdbench.config import NATIVE, Component, ConfigError, RuleSweep, Run, show
 from sdbench.errors import first_line
 from sdbench.prepare.arrivals import refuse_timing
 from sdbench.prepare.assisted import refuse_assisted
@@ -66,7 +66,14 @@ def known_of(pair_info: PairInfo, parts: Parts) -> dict[str, Any]:
 
 
 def refuse_pair(run: Run, pair_info: PairInfo, parts: Parts) -> None:
-    """Raise for two vocabularies where one is needed, and for an attention that the target does not support."""
+    """Raise for models that the engine cannot serve, for two vocabularies where one is needed, and for an attention that the
+    target does not support.
+    """
+    from sdbench.lm.servable import class_of, refuse_unservable
+
+    if run.engine.name == NATIVE.name:  # a server may be able to decode with them
+        for role, config in pair_info.configs.items():
+            refuse_unservable(config, class_of(config), role)
     if "draft" in pair_info.configs and parts.has_one_vocabulary:
         _refuse_two_vocabularies(run, pair_info)
     if run.model.attention is not None:

@@ -126,8 +126,17 @@ def test_captured_steps_give_the_same_texts(models, temperature, capture):
             same(a, b)
 
 
-def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, monkeypatch):
-    runs_short(monkeypatch, above=6, after=2)
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("injected"),
+        RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes."),
+        MemoryError(),
+    ],
+    ids=["torch", "cpu", "python"],
+)
+def test_memory_that_runs_out_halves_the_batch_and_loses_nothing(models, once, monkeypatch, error):
+    runs_short(monkeypatch, above=6, after=2, error=error)
     with pytest.warns(ResourceWarning, match="out of memory with 12 rows; going on with 6"):
         decoded = sdbench.generate(*models, PROMPTS, RULES, batch_size=12, **OPTIONS)
     for a, b in zip(once, decoded, strict=True):

@@ -183,12 +183,41 @@ def test_the_peak_of_an_8b_and_of_a_70b():
     assert own_layers.cache == slots * target.token
 
 
-def test_cached_pages_of_files_count_as_free_in_a_container(tmp_path):
+@pytest.mark.parametrize("version", [1, 2])
+def test_cached_pages_of_files_count_as_free_in_a_container(tmp_path, version):
     """Hashing and dequantising fill the page cache up to the container's limit; the system takes those pages back."""
-    whole = free_system_bytes(tmp_path)
-    (tmp_path / "memory.max").write_text("1000000\n")
-    (tmp_path / "memory.current").write_text("990000\n")
-    (tmp_path / "memory.stat").write_text("anon 190000\nactive_file 500000\ninactive_file 300000\n")
+    whole, group = free_system_bytes(tmp_path), write_group(tmp_path, version, "", 1_000_000)
+    if version == 1:
+        write_membership(
+            tmp_path, "4:cpu:/\n3:memory:/docker/id\n"
+        )  # a path of the host: the container sees its group as the top
     assert free_system_bytes(tmp_path) == 810_000
-    (tmp_path / "memory.max").write_text("max\n")
+    (group / ("memory.max" if version == 2 else "memory.limit_in_bytes")).write_text(
+        ("max", str(2**63 - 4096))[version == 1]
+    )
     assert free_system_bytes(tmp_path) == pytest.approx(whole, rel=0.2)
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_the_limit_of_a_cluster_job_is_found_above_the_group_of_its_step(tmp_path, version):
+    """Slurm limits a job's group, and the process is in one of the groups below."""
+    write_group(tmp_path, version, "slurm/job_7", 1_000_000)
+    write_group(tmp_path, version, "slurm/job_7/step_0", 2**40)
+    write_membership(tmp_path, ("0::", "5:cpu,memory:")[version == 1] + "/slurm/job_7/step_0/task_0\n")
+    assert free_system_bytes(tmp_path) == 810_000
+
+
+def write_group(root, version, path, limit):
+    """Write a control group with a limit of its memory, of which 190,000 bytes are used, beside cached pages of files."""
+    group = root / "sys/fs/cgroup" / ("memory" if version == 1 else "") / path
+    group.mkdir(parents=True, exist_ok=True)
+    names = ("max", "current", "") if version == 2 else ("limit_in_bytes", "usage_in_bytes", "total_")
+    (group / f"memory.{names[0]}").write_text(f"{limit}\n")
+    (group / f"memory.{names[1]}").write_text("990000\n")
+    (group / "memory.stat").write_text(f"anon 1\n{names[2]}active_file 500000\n{names[2]}inactive_file 300000\n")
+    return group
+
+
+def write_membership(root, lines):
+    (root / "proc/self").mkdir(parents=True)
+    (root / "proc/self/cgroup").write_text(lines)

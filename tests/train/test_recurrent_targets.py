@@ -36,12 +36,14 @@ def recurrent(tmp_path_factory):
     return [f"model.target={folder / 'target'}", "model.draft=null", "model.name=recurrent", "task=gsm8k-tiny"]
 
 
-@pytest.mark.parametrize("command", ["run", "training"])
-def test_it_is_refused_in_one_sentence(command, recurrent, tmp_path, capsys):
+@pytest.mark.parametrize("command", ["run", "--plan", "--prefetch", "training"])
+def test_it_is_refused_in_one_sentence_before_weights_are_read(command, recurrent, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("sdbench.lm.load.load_model", lambda *_, **__: pytest.fail("weights are read"))
     head = recurrent[0].partition("=")[2].replace("/target", "/heads")
     run = ["drafter=medusa", f"drafter.head={head}", "n=2", "num_draft=3", "timing=off", f"results={tmp_path}"]
     training = ["train", "medusa", "rows=8", "prompts=2", "max_new_tokens=8", f"out={tmp_path / 'head'}"]
-    assert main([*(run if command == "run" else training), *recurrent]) == 2
+    words = {"run": run, "training": training}.get(command, [*run, command])
+    assert main([*words, *recurrent]) == 2
     lines = capsys.readouterr().err.splitlines()
     sentence = "target model of type 'lfm2' has layers of type conv, which cannot be rolled back"
     assert [line for line in lines if sentence in line] == lines[-1:]

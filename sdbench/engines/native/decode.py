@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sdbench.config import ConfigError, Run
 from sdbench.engines.native.memory import MemoryGuard
 from sdbench.engines.stops import stopper
-from sdbench.errors import first_line
+from sdbench.errors import first_line, is_out_of_memory
 from sdbench.plan import Work, WorkItem
 from sdbench.prepare.progress import warn
 
@@ -49,8 +49,6 @@ class Decoder:
         return self.job.run.batch_size or rows_that_fit(self.job.run, self.pair, self.job.longest)
 
     def time(self, plan: LatencyPlan) -> None:
-        import torch
-
         from sdbench.engines.native import timing
 
         self.before_timing.append(self.drafter_counts())
@@ -59,7 +57,9 @@ class Decoder:
                 lm.known = None  # during timing each prompt is read in full
         try:
             timing.time_plan(self, plan)
-        except torch.OutOfMemoryError as error:
+        except (MemoryError, RuntimeError) as error:
+            if not is_out_of_memory(error):
+                raise
             warn(
                 f"the latency pass has stopped: out of memory ({first_line(error)}); use a smaller timing.batch_size, or timing=off"
             )

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from sdbench.errors import ALLOCATION, is_out_of_memory
 from sdbench.lm.memory import ModelShape, PeakBytes, peak_bytes
 from sdbench.lm.stored import WIDTHS
 from sdbench.types import needs_of
@@ -22,16 +22,13 @@ UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 # With less memory left than this, or an eighth of what was free at first, the system may kill the process at the next allocation.
 LOW_BYTES = 2**29
 CHECK_S = 0.5  # between two checks
-ASKED = re.compile(r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)")
 
 
 def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) -> str | None:
     """Return a sentence for an allocation that failed; None for any other error. `free`: bytes before loading."""
-    match = ASKED.search(str(error))
-    is_memory = isinstance(error, MemoryError) or "out of memory" in str(error).lower() or match is not None
-    if not is_memory:
+    if not is_out_of_memory(error):
         return None
-    need = metadata.num_bytes
+    match, need = ALLOCATION.search(str(error)), metadata.num_bytes
     names = " and ".join(checkpoint.id for checkpoint in metadata.checkpoints.values())
     missing = max(need - (free or need), float(match[1]) * UNITS[match[2]] if match else 0.0)
     how_much = f"about {missing / 2**30:.2f} GiB were missing" if missing else "how much was missing is not known"
