@@ -109,7 +109,7 @@ def settings_of(given: AuditCommand, sweeps: Sequence[RuleSweep], markers: Marke
 
 def _chosen_settings(given: AuditCommand, sweep: RuleSweep, prefix: str) -> list[dict[str, Any]]:
     settings = [dict(setting) for setting in sweep.settings]
-    texts = {f"{prefix}{knob.name}" for knob in sweep.knobs if knob.is_text}  # a name, and no setting
+    texts = {f"{prefix}{knob.name}" for knob in sweep.knobs if knob.is_text}  # a file's name chooses no setting
     keys = [key for key in given.keys if key.startswith(prefix) or (key == "w" and sweep.has_w)]
     if any(not key.endswith("_target_") and key not in texts for key in keys):
         return settings
@@ -138,7 +138,7 @@ def _build_random(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
     budget = run.max_new_tokens or num_draft + 2
     if pairs.VOCAB**budget > MAX_TEXTS:
         size = f"{pairs.VOCAB}^{budget} texts"
-        raise ConfigError(f"max_new_tokens={budget}: {size} are too many to enumerate; give fewer, or a model=")
+        raise ConfigError(f"max_new_tokens={budget}: {size} are too many to enumerate; give fewer, or give model=NAME")
     refuse_heads(parts)
     target, draft = pairs.random_pair()
     refuse_drafter_options(run, parts, target_config=target.config)
@@ -174,7 +174,7 @@ def _build_trained(given: AuditCommand, run: Run, parts: Parts) -> BuiltAudit:
     from sdbench.prepare.task import build_task
 
     is_embedded = run.model.target.startswith("embedded:") and run.dtype == "auto" and run.device in ("auto", "cpu")
-    is_exact = is_embedded and not run.model.packed  # in float64, which packed weights cannot be in
+    is_exact = is_embedded and not run.model.packed  # in float64; packed weights cannot be float64
     metadata = pair.find(run.model, device=run.device, dtype="float64" if is_exact else run.dtype)
     pair_info = PairInfo.read(metadata)
 

@@ -85,7 +85,7 @@ def recorded_errors(rounds: RoundBatch, side: Side, source: Source, subject: Sub
     drafts = rounds.drafts[..., None]
     wanted = sampling.law(logits).gather(-1, drafts)[..., 0]
     if sampling.is_greedy:
-        # Rules with a greedy form of their own record the un-tempered probability; the others all mass on the best token.
+        # Rules with their own greedy form record the un-tempered probability; the others record 1 for the best token, else 0.
         gap = logits.max(-1).values - logits.gather(-1, drafts)[..., 0]
         raw = logits.softmax(-1).gather(-1, drafts)[..., 0]
         is_raw = (raw - values).abs() <= rounding + rounding * raw
@@ -143,8 +143,8 @@ def greedy_prompts(subject: Subject, count: int = 12) -> list[list[int]]:
 
 
 def check_greedy(subject: Subject, which: Sequence[int]) -> list[ExactCheck]:
-    """Compare texts at temperature 0 with a plain loop without a cache; with a lossless rule also with the target's best tokens,
-    with a rule that has a budget also with the budget.
+    """Compare texts at temperature 0 with a plain loop without a cache. Texts of a lossless rule are also compared with the
+    target's best tokens, and texts of a rule with a budget are checked against the budget.
 
     A difference that rounding explains is a near-tie: counted, but not a violation.
     """
@@ -209,7 +209,7 @@ def last_outputs(model: Any, text: Sequence[int], keep: int, vocab: int) -> Mode
 
 @torch.inference_mode()
 def plain_text(subject: Subject, rule: Any, drafter: Any, prompt: Sequence[int]) -> list[int]:
-    """Decode at temperature 0 with whole forwards, no cache, one row and the rule's own verdicts. rule None: the target alone."""
+    """Decode one row at temperature 0 without a cache, with the rule's own verdicts; rule None: the target alone."""
     text: list[int] = []
     state = None if rule is None else rule.init_state([torch.tensor(prompt)], "cpu")
     keeps_row = rule is not None and reads_history(drafter)

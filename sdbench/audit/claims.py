@@ -1,4 +1,4 @@
-"""The claims that are tested by samples. A test takes texts in parts and gives the evidence against its claim at any time.
+"""The claims that are tested by samples. A test receives texts in parts; after each part it states the evidence against its claim.
 
 The tests of prefixes, whole texts and rounds need every text enumerated; those of larger vocabularies are in
 large_vocabulary.py.
@@ -27,7 +27,7 @@ PAIRS = "prefixes of two tokens"
 class Effect:
     """The difference between samples and claim, with a 95 % interval, and the smallest difference that would be detected.
 
-    view: the counts of which `least` is, where several are tested; untested: those that could not be.
+    view: the kind of counts that `least` refers to, where several kinds are tested; untested: the kinds that could not be tested.
     """
 
     name: str
@@ -49,12 +49,12 @@ class ContingencyCell:
 
 
 class TableTest(ABC):
-    """Counts against their laws, in one or several views of the texts: a view has a table for each prompt."""
+    """A test of counts against their laws, in one or several views of the texts; a view has a table for each prompt."""
 
     claim: str
     parts: list[list[CountEvidence]]  # [view][prompt]
-    quantity: ClassVar[str] = "TV"  # its largest value over all tables is shown …
-    views: ClassVar[Sequence[str]] = (PAIRS,)  # … of the first views, named here, which also decide the power
+    quantity: ClassVar[str] = "TV"  # the report shows its largest value over the tables of `views`
+    views: ClassVar[Sequence[str]] = (PAIRS,)  # names of the first `parts`, which are shown and decide the power
 
     @abstractmethod
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None: ...
@@ -79,11 +79,11 @@ class TableTest(ABC):
         return Effect(self.quantity, *largest, leasts[weakest], self.views[weakest], untested)
 
     def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        """Return the smallest TV, equal for all prompts, that these numbers of texts detect in whichever view it is."""
+        """Return the smallest TV, equal for all prompts, that these numbers of texts detect in every one of `views`."""
         return max(self._leasts(sizes, log_wanted))
 
     def _leasts(self, sizes: Sequence[int], log_wanted: float) -> list[float]:
-        # The e-values of all views are averaged, so each alone must reach as many times the wanted one.
+        # The e-values of m views are averaged, so a single one must reach m times the wanted value.
         log_wanted += float(np.log(len(self.parts)))
         return [least_tv(part, sizes, log_wanted) for part in self.parts[: len(self.views)]]
 
@@ -104,7 +104,7 @@ class TableTest(ABC):
 
 @dataclass
 class LawTest(TableTest):
-    """Emitted texts against their exact law: prefixes of two tokens, whole texts, and first rounds with their numbers of drafts."""
+    """Emitted texts against their exact law: prefixes of two tokens, whole texts, and how many drafts first rounds keep."""
 
     claim: str
     laws: TextLaws
@@ -264,12 +264,12 @@ class DraftTest(PitTest):
     """Drafted tokens against the draft model's own law at their prefix.
 
     After a token that ends the text no draft is recorded. Where a rule judges a block as a whole, whether an earlier draft ends the
-    text depends on the later ones, so only the first draft of each round is recorded whatever it is: `is_first_only`.
+    text depends on the later ones. Then only the first draft is recorded in every case, and `is_first_only` tests that one alone.
     """
 
     source: Source = field(kw_only=True)
     sampling: Sampling = field(kw_only=True)
-    max_rounds: int | None = None  # of a look; None: all
+    max_rounds: int | None = None  # rounds tested of each part of the texts; None: all
     is_first_only: bool = False
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:

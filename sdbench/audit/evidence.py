@@ -1,4 +1,4 @@
-"""E-values: evidence against a claimed distribution. Under the claim their mean is 1 at every look, however often one looks.
+"""E-values: evidence against a claimed distribution. Under the claim their mean is at most 1, however often they are checked.
 
 By Ville's inequality P(e ever reaches m/α) ≤ α/m. With m tests in a run the family-wise error is at most α, without approximation.
 """
@@ -70,7 +70,7 @@ class CountEvidence:
         return np.where(seen[..., ~is_possible].sum(-1) > 0, np.inf, mean)
 
     def worst(self) -> Deviation:
-        """Return the cell that deviates most; the rare ones are one cell, or a chance hit of one of them would deviate most."""
+        """Return the cell that deviates most. Rare cells count as one, since a chance hit of one of them would deviate most."""
         pool, law = pool_rare(self.law, self.size)
         seen, expected = np.bincount(pool, self.raw, len(law)), law * self.size
         z = np.abs(seen - expected) / np.sqrt(np.maximum(expected, 1))
@@ -82,10 +82,10 @@ class CountEvidence:
         return Deviation(float(z[index]), cells, float(self.raw[cells].sum()), float(expected[index]))
 
     def shift_evenly(self, tv: float) -> Floats:
-        """Return the distribution at this TV whose difference is spread most evenly, which is hardest to detect.
+        """Return the distribution at this TV from the claim whose difference is spread most evenly, which is hardest to detect.
 
-        Where one cell has nearly all mass, mass goes from it to rare cells, or if there are none to impossible ones. A table of a
-        single cell shows no difference: its distribution stays the same.
+        If one cell has nearly all mass, mass moves from it to the rare cells or, without rare cells, to impossible ones. A table
+        with a single cell cannot show a difference, so its distribution stays the same.
         """
         order = np.argsort(-self.expected)
         up = np.zeros(len(order), bool)
@@ -105,7 +105,7 @@ class CountEvidence:
         return law.clip(0)
 
     def effect(self) -> tuple[float, float, float]:
-        """TV between counts and claim with its 95 % interval: McDiarmid's, less what sampling noise adds to the mean."""
+        """Return the TV between counts and claim with McDiarmid's 95 % interval; the lower limit also excludes sampling noise."""
         n = max(self.size, 1)
         share = self.seen / n
         tv = float(np.abs(share - self.expected).sum() / 2)
@@ -134,12 +134,12 @@ class AcceptanceEvidence:
     def add_counts(self, kept: NDArray[np.int64], law: Floats, rough: float = 0.0) -> None:
         """Add numbers [N] of drafts kept, each with its distribution [N,K+1], from probabilities that may be off by `rough`."""
         each, most = np.arange(law.shape[1]), law.shape[1] - 1
-        rough *= most  # the TV of the number that K drafts add up to
+        rough *= most  # the TV between distributions of how many of K drafts are kept
         self.most, self.most_rough = max(self.most, most), max(self.most_rough, rough)
         for index, tilt in enumerate(TILTS):
             weights = np.exp(tilt * each)
-            # No distribution within this TV gives the weights a larger mean, so divided by it they stay an e-value under each of
-            # them. A rule that keeps all of a million drafts, as it claims, then adds no evidence.
+            # No distribution within this TV gives the weights a larger mean than `largest`, so the weights divided by it are an
+            # e-value under each of them. A rule that keeps all of a million drafts, as it claims, then adds no evidence.
             largest = np.minimum((law * weights).sum(1) + rough * np.ptp(weights), weights.max())
             self.log_ratio[index] += float((tilt * kept - np.log(largest)).sum())
         if not rough and (law[np.arange(len(kept)), kept] <= 0).any():
@@ -179,7 +179,7 @@ GRID = (.005, .0075, .01, .015, .02, .025, .03, .035, .04, .045, .05, .06, .07, 
 def least_tv(part: Sequence[CountEvidence], sizes: Sequence[int], log_wanted: float) -> float:
     """Return the smallest TV of GRID that a test detects with probability POWER, by simulation; inf where none is.
 
-    The tables of a part are of different texts, `sizes` of each, and the shift is in all of them.
+    The tables of a part count different texts, `sizes` of each, and all tables are shifted.
     """
     generator = np.random.default_rng(0)
 

@@ -1,11 +1,11 @@
 """Texts that another engine sampled from the same prompts: their distribution is tested; nothing else of the engine is known.
 
 One JSON object per line: {"prompt": text or ids, "tokens": ids} or {"prompt": …, "completion": text}. All lines are independent
-samples of one model at one temperature, top-k and top-p, those of the command line, and several of them share a prompt.
+samples of one model at the temperature, top-k and top-p of the command line, and several of them share a prompt.
 
-Tokens include the end token where the engine emitted it, unless end=removed; a completion never does. Where it is missing, each
-token is tested by the target's distribution given that the text goes on, which is exact: whether a position has a token depends
-only on the text before it, on a length limit, and on the end token not being drawn there. A text without any token says nothing.
+Tokens include the end token where the engine emitted it, unless end=removed; a completion never does. Without end tokens, each
+token is tested against the target's distribution conditioned on not being an end token. That is exact: whether a position has a
+token depends only on the text before it, on a length limit, and on no end token being drawn. A text without tokens is not tested.
 """
 
 import json
@@ -25,7 +25,7 @@ from sdbench.audit.texts import TextBatch
 from sdbench.config import ConfigError, show
 from sdbench.prepare.progress import warn
 
-MAX_TOKENS = 64  # of a text that are looked at
+MAX_TOKENS = 64  # of a text that are tested
 
 
 def audit_file(given: AuditCommand) -> AuditReport:
@@ -108,9 +108,9 @@ def ids_of(
     num_ids: int,
     removed: Sequence[int] | None = None,
 ) -> tuple[list[list[int]], list[int], list[list[int]]]:
-    """Return distinct prompts, each line's prompt index and new ids; raise ConfigError for ids that cannot be there.
+    """Return distinct prompts, each line's prompt index and new ids; raise ConfigError for ids that are not allowed.
 
-    `removed`: the end tokens that no text holds; lines without a token are then left out. None: texts hold theirs.
+    `removed`: the end tokens, which no text may hold; lines without a token are then left out. None: texts hold their end tokens.
     """
     numbers: dict[tuple[int, ...], int] = {}
     which, texts = [], []

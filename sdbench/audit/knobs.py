@@ -1,4 +1,7 @@
-"""The claim of a knob: for fixed distributions acceptance rises from the lossless end on, and that end equals what it declares."""
+"""The claim of a knob: at fixed p and q, acceptance rises with the distance from the lossless end.
+
+At that end a rule that is declared to equal `exact` must accept and emit as `exact` does. A bound from its paper must hold too.
+"""
 
 import itertools
 from collections.abc import Callable, Sequence

@@ -37,8 +37,8 @@ def slot_evidence(
 class ClaimedLaw:
     """What a rule claims to emit, from the models' own logits. `rule` None, or not token-wise: the target's law.
 
-    `excluded`: ids that end a text and are not part of it. A token is at hand only where the text goes on, so its law is the
-    target's, given that it is none of these.
+    `excluded`: end tokens that the texts do not hold. A text has a token only where it goes on, so the law of the token is the
+    target's, conditioned on none of these ids.
     """
 
     source: Source
@@ -127,7 +127,7 @@ class EmittedTest(PitTest):
     """Every emitted token by the law of its origin: norm(q·a), the replacement's, or the target's own for a bonus token."""
 
     claimed: ClaimedLaw = field(kw_only=True)
-    acceptance: AcceptanceTest | None = None  # fed from the same forwards
+    acceptance: AcceptanceTest | None = None  # gets its counts from the same forward passes
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:
         step = max(1, ELEMENTS // (self.claimed.source.vocab * texts.tokens.shape[1]))
@@ -167,7 +167,7 @@ class JudgedTest(PitTest):
         assert rounds is not None, "an engine that records its rounds"
         for part in rounds.parts(self.source.vocab):
             for prompt, begin in set(zip(part.prompts.tolist(), part.begin.tolist(), strict=True)):
-                if begin == 0 or not hasattr(self.rule, "outcomes_from"):  # later, its state is unknown
+                if begin == 0 or not hasattr(self.rule, "outcomes_from"):  # in later rounds the rule's state is unknown
                     rows = ((part.prompts == prompt) & (part.begin == begin)).nonzero()[:, 0]
                     self._add(texts, part.rows(rows), prompt, begin)
 

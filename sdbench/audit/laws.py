@@ -85,7 +85,7 @@ class TextLaws:
             [self.round(prompt, depth, n) for n in range(len(self.states(prompt, depth)))] for depth in range(budget)
         ]
         end = torch.ones(vocab**budget, 1, dtype=torch.float64)
-        laws = {budget: [end] * len(self.states(prompt, budget))}  # [depth][state]: of what follows
+        laws = {budget: [end] * len(self.states(prompt, budget))}  # [depth][state]: the law of what follows
         for depth in reversed(range(budget)):
             laws[depth] = []
             for begun in rounds[depth]:
@@ -200,7 +200,7 @@ def claims_draft_law(drafter: Any) -> bool:
 
 
 def keeps_draft_law(drafter: Any) -> bool:
-    """Return whether `draft` is defined by the class that declares so; one that a subclass overrides is queried for its blocks."""
+    """Return whether the class that defines `draft` sets `draws_draft_law`; a subclass that overrides it is queried for blocks."""
     owner = next((kind for kind in type(drafter).__mro__ if "draft" in vars(kind)), object)
     return bool(vars(owner).get("draws_draft_law", False))
 
@@ -221,7 +221,7 @@ def query_drafter(
 ) -> DraftedBlocks:
     """Return the blocks of a drafter that chooses its tokens, or draws token i by the inverse CDF of its law at uᵢ.
 
-    Every text is a new prompt to it, so its memory of a text must be a function of that text.
+    Every text is a new prompt to the drafter, so what it remembers of a text must depend on that text only.
     """
     vocab, begin = tables.vocab, torch.tensor(list(tables.prompts[prompt]))
     context = torch.arange(vocab**depth)
@@ -247,12 +247,12 @@ def query_drafter(
         slot += 1
     q, logits = dense(block.q, vocab, torch.float64).double(), block.logits
     if logits is None and not block.q.is_floating_point():
-        logits = q.log()  # what a rule that reads logits takes for ids
+        logits = q.log()  # of ids: rules that read logits get those of the one-hot distributions
     return DraftedBlocks(context, block.tokens.clamp(0, vocab - 1), chance, q, block.lengths, logits, block.hidden)
 
 
 def refuse_hidden_randomness(drafter: Any, block: DraftBlock, other: DraftBlock) -> None:
-    """Check a drafter whose q are ids, which say that nothing is drawn: other uniforms must give the same block."""
+    """Raise if a drafter whose q are ids, which claim that nothing is drawn, gives another block for other uniforms."""
     slots = torch.arange(block.tokens.shape[1])
     is_same = other.tokens.shape == block.tokens.shape and bool((other.lengths == block.lengths).all())
     if not is_same or bool(((other.tokens != block.tokens) & (slots < block.lengths[:, None])).any()):

@@ -84,7 +84,7 @@ def refuse_unknown_laws(subject: Subject, options: AuditOptions) -> None:
     if not {"law", "acceptance"} & set(options.claims):
         return
     for setting in subject.settings:
-        # Where nothing is random, its only text is compared with a plain loop's.
+        # A setting without randomness has a single text, which `check_greedy` compares with a plain loop's.
         reason = why_unknown(setting.rule)
         if reason and setting.is_random(subject.sampling) and not setting.is_lossless:
             testable = ",".join(testable_without_law(subject, setting))

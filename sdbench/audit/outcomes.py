@@ -33,7 +33,7 @@ class UnknownLawError(ValueError):
 
 
 def is_memoryless(rule: Any) -> bool:
-    """Return whether a rule is token-wise, has no state and reads nothing else of the drafter: `accept` and `replace` define it."""
+    """Return whether `accept` and `replace` define a rule: it is token-wise, has no state and does not read `sure` drafts."""
     return isinstance(rule, Tokenwise) and type(rule).init_state is Tokenwise.init_state and not rule.limits.sure
 
 

@@ -36,7 +36,7 @@ PARTS = (
     8000,
     16000,
     32000,
-)  # texts of a prompt and setting at each look; then the last again
+)  # texts of a prompt and setting in each part; after the last, parts of this size repeat
 MIN_TRAINED = 1000  # texts of a prompt of a trained pair, for enough drafted tokens
 
 
@@ -203,7 +203,7 @@ def least_horizon(
 
 
 def hides_drafts(subject: Subject, setting: AuditedRule) -> bool:
-    """Return whether a draft after the first may be missing from a round because of what it is itself."""
+    """Return whether a draft after the first may be missing from a recorded round because of which token it is."""
     return bool(subject.stops) and not is_memoryless(setting.rule)
 
 
@@ -246,8 +246,8 @@ def token_tests(
     acceptance = AcceptanceTest() if "acceptance" in options.claims else None
     tests: list[ClaimTest] = []
     if is_stated and "prefixes" in options.claims:
-        # A second token is drafted whatever became of the first, if a block holds two and another round may follow; but in
-        # which slot, the text does not show.
+        # If a block holds two drafts and another round may follow, the second token is drafted whether or not the first was
+        # kept; the text does not show in which slot.
         is_whole = subject.num_draft > 1 and not getattr(subject.helper, "varies_length", False) and not is_by_slot
         with_second = (rule is None or (is_whole and subject.budget > 2)) and subject.budget > 1
         tests.append(PrefixTest(claimed, [horizon] * len(subject.prompts), with_second))

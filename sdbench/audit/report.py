@@ -63,7 +63,7 @@ class ExactCheck:
         note = f"{self.near_ties} near-ties" if self.near_ties else self.note
         verdict, num_off = "violated" if self.deviations else "sound", len(self.deviations)
         if verdict == "sound" and self.near_ties > MOST_TIES * self.compared:
-            verdict = "too few"  # behind a near-tie a text shows no fault
+            verdict = "too few"  # after a near-tie the rest of a text cannot be compared
         return ClaimResult(self.setting, self.claim, verdict, num_off, None, None, self.compared, cell, note)
 
 

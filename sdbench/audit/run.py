@@ -33,7 +33,7 @@ def backend_of(given: AuditCommand) -> Callable[[AuditCommand], AuditReport]:
 
 
 def digest_of_command(given: AuditCommand) -> str:
-    """Return what tells the folder of this command from those of others of the same name: the order of words does not count."""
+    """Return a digest that distinguishes this command from others of the same name; the order of its words does not count."""
     from sdbench.files import digest_of
 
     return digest_of("\n".join(sorted(given.argv)), digits=6)

@@ -1,6 +1,6 @@
 """The models' own distributions after any text, from plain forwards of transformers: the engine is never used to check itself.
 
-For a small vocabulary every continuation is run once and looked up (`Tables`); otherwise the texts at hand are run (`Forwards`).
+For a small vocabulary every continuation is run once and looked up (`Tables`); otherwise the given texts are run (`Forwards`).
 """
 
 import copy
@@ -85,7 +85,7 @@ def run_model(model: Any, ids: Tensor, **options: Any) -> ModelOutputs:
 
 @dataclass
 class Tables:
-    """Every continuation of up to `depth` tokens of every prompt, from one forward per prompt and side."""
+    """Outputs for every continuation of up to `depth` tokens of every prompt, from batched forwards of each prompt and model."""
 
     models: dict[str, Any]
     prompts: Sequence[Sequence[int]]
@@ -124,7 +124,7 @@ class Tables:
 
 @dataclass
 class Forwards:
-    """The texts at hand, each distinct one once, as many at a time as fit, on top of transformers' own cache of their prompt."""
+    """Outputs from running each distinct text once, in batches that fit into memory, on transformers' own cache of its prompt."""
 
     models: dict[str, Any]
     prompts: Sequence[Sequence[int]]

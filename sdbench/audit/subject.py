@@ -15,8 +15,8 @@ from sdbench.engine import Engine
 from sdbench.types import Generation, Limits
 
 MOST_ROUNDING = 0.15  # of a probability: logits of 20 in bfloat16 are known to 1/8
-# Of the difference of two logits. Of a real pair in bfloat16 a logit moved by up to .34 with the shape of a call, and where texts
-# differed for that reason the two logits were at most .19 apart in float32 (results/real/*/near_ties.csv).
+# Of the difference of two logits. With a real pair in bfloat16 the shape of a call changed a logit by up to .34, and where texts
+# differed for that reason, the two logits were at most .19 apart in float32 (results/real/*/near_ties.csv).
 MOST_LOGIT_ROUNDING = 0.5
 
 
@@ -60,7 +60,7 @@ class Subject:
     batch_size: int = 256
     seed: int = 0
     vocab_size: int | None = None
-    draft_tokenizer: Any = None  # where the draft has another than the target
+    draft_tokenizer: Any = None  # if it is not the target's
     packed: bool = False
     engine: Engine = field(init=False)
     helper: Any = field(init=False)  # the drafter, built
@@ -126,7 +126,7 @@ class Subject:
     def threshold_rounding(self) -> float:
         """Return how far apart the two best logits may be where rounding decides what a lenient rule keeps.
 
-        This is more in half precision: that a probability is close to a threshold says little about that difference.
+        In half precision this is more than `logit_rounding`: a probability near a threshold says little about that difference.
         """
         return 1e-9 if self.is_exact else 256 * torch.finfo(self.target.dtype).eps
 

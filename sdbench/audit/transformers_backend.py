@@ -1,4 +1,4 @@
-"""transformers' own `generate` under audit: each mode makes its own random pair, and nothing of this package's engine runs."""
+"""Audit transformers' own `generate`: each mode builds its own random pair, and this package's engine is not used."""
 
 import itertools
 from collections.abc import Sequence

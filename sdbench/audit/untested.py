@@ -1,4 +1,4 @@
-"""Claims that no test of a setting is about: each has a row with the verdict "too few", which says why."""
+"""Claims that no test of a setting covers: each gets a row with the verdict "too few" and the reason."""
 
 from collections.abc import Sequence, Set
 
@@ -22,10 +22,10 @@ def untested_law(subject: Subject, setting: AuditedRule, options: AuditOptions, 
 
 
 def untested_claims(subject: Subject, options: AuditOptions, rows: Sequence[ClaimResult]) -> list[ClaimResult]:
-    """Return a row for each claim that claims= names and that no row of a setting is about.
+    """Return a row for each claim that claims= names and that no row of a setting covers.
 
-    Without claims= there are none: it then requests what the rule, the drafter and the temperature allow. Of knobs there are claims
-    of a sweep, not of a setting.
+    Without claims= there are none, since the audit then requests only what the rule, the drafter and the temperature allow. The
+    claim of a knob belongs to a sweep, not to a setting.
     """
     if not options.names_claims:
         return []
@@ -47,7 +47,7 @@ def _rows_of(subject: Subject, claim: str) -> Set[str]:
     if claim == "law":
         return {"law", "losslessness"}  # the law of a lossless setting is the target's
     if claim == "q" and subject.sampling.is_greedy and claims_draft_law(subject.helper):
-        return {"q", "recorded q"}  # q is one token, and compared with the draft model's best
+        return {"q", "recorded q"}  # q is a single token, which "recorded q" compares with the draft model's best
     return {claim}
 
 
@@ -56,7 +56,7 @@ def _why_untested(subject: Subject, setting: AuditedRule, claim: str) -> str:
     if claim == "losslessness" and not setting.is_lossless:
         return "it does not claim to be lossless"
     if claim == "invariance":
-        return "tokens are the same in any batch in float64 only, and these models are not"
+        return "tokens are the same in any batch only in float64, and these models have another dtype"
     if claim == "greedy":
         return "it has no single text at temperature 0"
     if claim == "q" and not claims_draft_law(subject.helper):
