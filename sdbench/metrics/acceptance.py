@@ -34,7 +34,7 @@ POSITION_COLUMNS = ["cell", "slot", *COUNTS, "n", *spread_names(("marginal", "co
 def rates(generations: pd.DataFrame, *, law: str = "", **options: float) -> dict[str, Estimate]:
     """Return every rate of one cell; NaN where it is not defined, or nothing was examined.
 
-    `law` is that of the cell, if it is known: under a rule that judges every draft the share of spared ones is 0 exactly.
+    `law` is the law of the cell's rule, "" if unknown: under a rule that judges every draft, exactly none is spared.
     """
     is_judging = law != "" and law.partition("/")[0] not in SPARING and not generations["spared"].any()
     exact = (*EXACT, "spared") if is_judging else EXACT

@@ -18,7 +18,7 @@ from sdbench.metrics.server import server_key
 from sdbench.types import Metric
 
 BASELINES = ("target", "draft", "lossless", "generate", "assisted")
-OF_TRANSFORMERS = ("generate", "assisted")  # decoded by its `generate`, with the weights as they are
+OF_TRANSFORMERS = ("generate", "assisted")  # decoded by transformers' `generate`, without packed weights
 STRICTEST = ("lossless", "exact")  # names of a strict end that is the lossless rule
 SETTINGS = ("seed", "max_new_tokens", "top_k", "top_p")  # of a cell's content: what a sweep holds fixed besides labels
 VARIED = (*SETTINGS, "dtype", "weights")  # in which sweeps of one pair, task and temperature may differ
@@ -46,7 +46,7 @@ def _sweep(cell: Mapping[Any, Any]) -> list[Any]:
 
 
 def _server(cell: Mapping[Any, Any]) -> list[str]:
-    return [] if (server := server_key(cell)) is None else [server]  # sweeps of the native engine keep their names
+    return [] if (server := server_key(cell)) is None else [server]  # no entry for the native engine
 
 
 def side_of(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
@@ -54,7 +54,7 @@ def side_of(cell: Mapping[Any, Any], role: str) -> list[Any] | None:
     checkpoint, content = cell.get(f"checkpoint_{role}"), cell.get("content") or {}
     if not isinstance(checkpoint, str):
         return None
-    # Settings that were set beside a GGUF file: only where there are some, so that other sweeps keep their names.
+    # Settings given beside a GGUF file. Without any there is no entry, so that the names of other sweeps stay the same.
     settings = [content[f"{role}_settings"]] if content.get(f"{role}_settings") else []
     return [checkpoint, *(content.get(f"{role}_{name}") for name in NUMERICS), *settings]
 
@@ -68,8 +68,8 @@ def settings_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
 
 
 def _weights(cell: Mapping[Any, Any]) -> str | None:
-    """Return how the weights are stored if not simply as the publisher's in the dtype: "Q4_K_M dequantised" of a GGUF file,
-    "plain and int8" of target and draft, "repacked" in oneDNN's layout. A server reads a GGUF file as it is: "Q4_K_M".
+    """Return how the weights are stored; None for the publisher's weights in the dtype. Examples: "Q4_K_M dequantised" of a GGUF
+    file ("Q4_K_M" on a server, which reads it as it is), "plain and int8" of target and draft, "repacked" in oneDNN's layout.
     """
     content: Mapping[str, Any] = cell["content"] or {}
     dequantised = "" if content.get("engine") else " dequantised"
@@ -131,7 +131,7 @@ def variants_of(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def _differing(facts: Sequence[Mapping[str, Any]], groups: Sequence[Collection[Any]]) -> list[str]:
-    """Return for each NAME=VALUE of the facts in which others of its groups differ; a fact without a value is not written."""
+    """Return for each cell, as text, those of its facts in which cells of its groups differ; a fact without a value is left out."""
     known: defaultdict[tuple[Any, str], set[str]] = defaultdict(set)
     for given, homes in zip(facts, groups, strict=True):
         for name, home in product(given, homes):
@@ -152,14 +152,14 @@ def _draft_facts(cell: Mapping[Any, Any]) -> dict[str, Any]:
     names = ("draft", *(f"draft_{name}" for name in NUMERICS), "draft_settings")
     facts = dict(zip(names, side or (), strict=False))
     drafter = content.get("drafter")
-    if drafter is not None:  # versions are those of a drafter with these options: a length policy has one too
+    if drafter is not None:  # versions are compared between equal options only: a length policy has a version too
         version = f"{json.dumps(drafter, sort_keys=True)}.version"
         facts |= {version: (content.get("versions") or {}).get("drafter"), **_law(cell)}
     return {name: value.removeprefix("torch.") if isinstance(value, str) else value for name, value in facts.items()}
 
 
 def _unordered_of(cell: Mapping[Any, Any]) -> str:
-    """Return the options of a rule without an order, some of which have a version of their own, as text."""
+    """Return, as text, those options of a rule whose values have no order; some of them have their own version."""
     ranks = {axis["knob"]: axis.get("rank") for axis in cell["axes"]}
     options = {axis["knob"]: axis["value"] for axis in cell["axes"]}
     options |= {name.removeprefix("knob_"): value for name, value in cell.items() if str(name).startswith("knob_")}
@@ -189,7 +189,7 @@ def _draft_key(cell: Mapping[Any, Any]) -> str:
 def drafts_of(cells: pd.DataFrame, sweep: pd.DataFrame) -> pd.DataFrame:
     """Return the cells of the draft alone that belong to the cells of a sweep: those of every draft that it uses.
 
-    In the column `sweep` such a cell has one of the targets that its draft is used with.
+    The column `sweep` of such a cell names only one of the sweeps that use its draft.
     """
     used = set(map(_draft_key, sweep.to_dict("records")))
     alone = cells[cells["verifier"] == "draft"]
@@ -222,7 +222,7 @@ def _drafter_options(content: Mapping[str, Any] | None) -> list[str]:
 
 
 def can_share_command(cells: pd.DataFrame, *keys: str) -> bool:
-    """Return whether one command can run both cells of a sweep: not with two drafts, or with two drafters of one name."""
+    """Return whether one command can run both cells of a sweep; it cannot if drafts, or drafters of the same name, differ."""
     first, second = (_draft_facts(cell) | _drafter_fact(cell) for cell in cells.loc[list(keys)].to_dict("records"))
     return all(first[name] == second[name] for name in first.keys() & second.keys())
 
@@ -243,7 +243,7 @@ def drafting_of(cell: Mapping[Any, Any]) -> str:
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
-    """Return a cell's baseline in the same sweep: of several that with the same draft and drafter, then with the nearest draft
+    """Return a cell's baseline in the same sweep. Of several, the same draft and drafter are preferred, then the nearest draft
     length.
     """
     sweeps = cells["sweep"] if "sweep" in cells else sweep_of(cells)
@@ -253,7 +253,7 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
         baselines = lossless_rules(same)
     if baselines.empty:
         return None
-    # The target alone and the draft alone have no drafter: theirs is the pair's own draft. Their draft length is 0.
+    # The target alone and the draft alone have no drafter and draft length 0; they are treated as drafting with the pair's draft.
     drafter, num_draft = cells.at[key, "drafter"], cells.at[key, "num_draft"]
     drafter = drafter if pd.notna(drafter) else "model"
     draft, drafts = side_of(cells.loc[key], "draft"), [side_of(cell, "draft") for cell in baselines.to_dict("records")]

@@ -35,7 +35,7 @@ def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
 
 
 def _is_same_model(reference: pd.Series, cell: pd.Series) -> bool:
-    """Return whether the same server configuration decodes both, with the same weights of the target as far as both name them."""
+    """Return whether both have the same server configuration and, if both name the target's weights, the same weights."""
     weights = [each.get("checkpoint_target") for each in (reference, cell)]
     is_other = all(isinstance(name, str) for name in weights) and weights[0] != weights[1]
     return not is_other and server_key(reference.to_dict()) == server_key(cell.to_dict())
@@ -114,7 +114,7 @@ class EqualTexts:
             what = what if self.margin == self.margin else "one text ends where the other goes on"
             return f"a fault in {self.num_beyond} of {num} texts: {what}; {AUDIT}"
         if self.is_fault:
-            return f"a fault, for rounding does not explain it in {self.dtype}; {AUDIT}"
+            return f"a fault, since rounding in {self.dtype} does not explain it; {AUDIT}"
         if self.num_measured == num:
             return f"rounding: {logits} where texts part, and rounding in {self.dtype} explains {self.explained:.3g}"
         return "possibly rounding of near-ties, which a block of tokens and single tokens may round differently"

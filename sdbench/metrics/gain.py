@@ -1,6 +1,6 @@
 """Speed over the best lossless setting: what a lenient setting gains on top of lossless speculation.
 
-Both are timed in the same pass on the same examples. The unit is the example, with its repeats summed, because repeats of a
+Both are timed in the same pass on the same examples. The unit is the example, with its repeats averaged, because repeats of a
 text are not independent. Limits are Student's on the log scale, from the jackknife over examples, since there are few of them.
 """
 

@@ -41,7 +41,7 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
 
 
 def users_of(part: pd.DataFrame) -> pd.DataFrame:
-    """Return the requests whose users were all served at once: in other loops some were repeated alone, without load."""
+    """Return the requests of loops that served all users at once; in other loops some were repeated alone, without load."""
     return part[part["block_s"].notna() | (part["concurrency"] == 1)]
 
 
@@ -52,8 +52,8 @@ def in_all(part: pd.DataFrame) -> float:
 
 
 def overhead(part: pd.DataFrame) -> float:
-    """Return the share of the client's seconds that are not the server's queue, prefill or decoding; NaN if it does not report the
-    last two. A queue that it does not report is part of this share.
+    """Return the share of the client's seconds that are not the server's queue, prefill or decoding; NaN if the server does not
+    report prefill and decoding. Time in a queue that it does not report counts as overhead.
     """
     server = part[["server_first_token_s", "server_decode_s"]].sum(axis=1, skipna=False)
     server = server + part["server_queue_s"].fillna(0)

@@ -6,16 +6,16 @@ from statistics import NormalDist
 from sdbench.metrics.safety import Comparison
 
 POWER = 0.8
-SURE = 0.95  # on each side of the range
+SURE = 0.95  # one-sided level of each end of the range
 WIDEST = 25  # a wider range, as a ratio, is not shown
 
 
 def needed_examples(best: Comparison, margin: float, alpha: float) -> str:
-    """Return the examples needed for 80 % power as a range over the 90 % interval of the loss, open where that reaches the
-    margin.
+    """Return the examples needed for 80 % power, as a range over the 90 % interval of the loss. The range has no upper end if
+    that interval reaches the margin, or if it would be too wide.
 
-    The limit lies below the estimate by z standard errors, which shrink as 1/√n, and by what n examples cannot show, as 1/n:
-    for Gaffke's limit the two add up as squares, within about 5 %.
+    The limit lies below the estimate by z standard errors, which shrink as 1/√n, and by the loss that n examples cannot show,
+    which shrinks as 1/n. For Gaffke's limit the squares of the two add up, within about 5 %.
     """
     width, n, quantile = best.change - best.worst, best.difference.n, NormalDist().inv_cdf
     if not (0 < width < math.inf and best.error < math.inf):
@@ -48,8 +48,8 @@ def examples_needed(test: Comparison, margin: float, alpha: float) -> str:
 
 
 def _times(room: float, seen: float, hidden: float, power: float) -> float:
-    """Return the factor on the examples at which the shrinking distances add up to `room`; infinite if there is none."""
-    low, high = 0.0, 1.0  # of the root of its inverse
+    """Return the factor on the number of examples at which the shrinking distances fit into `room`; infinite if they never do."""
+    low, high = 0.0, 1.0  # bounds of 1/√factor
     for _ in range(60):
         middle = (low + high) / 2
         is_within = math.hypot(seen * middle, hidden * middle**2) + power * middle <= room

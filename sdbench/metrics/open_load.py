@@ -1,8 +1,8 @@
 """Requests that arrive at a rate: latency, goodput, and the rate at which a setting no longer keeps up.
 
-Latency counts from the planned arrival. The unit is the request: limits of a percentile are order statistics, those of goodput
-a proportion's. An answer has many times between chunks: those of whole requests are resampled together. All these limits treat
-requests as independent, also those of the same text. Requests close in time share a queue, so near saturation the limits are
+Latency counts from the planned arrival. The unit is the request: limits of a percentile are order statistics, limits of goodput
+are those of a proportion. An answer has many times between chunks, which the bootstrap resamples together. All these limits treat
+requests as independent, even requests of the same text. Requests close in time share a queue, so near saturation the limits are
 narrower than the spread of several passes. The unit of a gain is the text: requests of the same text are summed.
 
 Saturation shows in the growth of latency. If every second of arrivals adds b seconds to the latency, requests that arrive
@@ -41,8 +41,8 @@ WITH_INTERVALS = ("throughput", "goodput", *LATENCIES, *GAINS)
 COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s", "is_cached"]
 COLUMNS = ["cell", "rate", *COUNTS, "keeps_up", "is_saturated", *spread_names(WITH_INTERVALS), "unpaired"]
 KEY = ["cell", "rate"]
-LOOP = ["pass_id", "schedule", "repeat"]  # two cells are compared within it
-WARM_UP, PARTS = 0.2, 6  # share of requests left out; parts of the others whose means give the slope
+LOOP = ["pass_id", "schedule", "repeat"]  # what identifies a loop; two cells are compared within a loop only
+WARM_UP, PARTS = 0.2, 6  # share of first requests left out; number of parts of the others, whose means give the slope
 NOISE = 1e-12  # of the largest time: means of equal times differ by less
 BEHIND = 0.95  # of the arrival rate; a server that is proven to serve less is saturated
 
@@ -50,7 +50,7 @@ BEHIND = 0.95  # of the arrival rate; a server that is proven to serve less is s
 def open_load_table(
     open_loads: pd.DataFrame, slo: Mapping[str, float] | None = None, *, level: float = 0.95
 ) -> pd.DataFrame:
-    """Return one row per cell and rate, of the newest schedule at it. A goodput without bounds counts all that did not fail."""
+    """Return one row per cell and rate, from the newest schedule. Without bounds, goodput counts all requests that did not fail."""
     requests = with_latencies(newest_schedules(open_loads))
     rows = []
     for (cell, rate), part in requests.groupby(KEY, sort=True):  # type: ignore[misc]
@@ -77,11 +77,11 @@ def open_load_table(
 
 
 def newest_schedules(open_loads: pd.DataFrame) -> pd.DataFrame:
-    """Return the requests of each row: for each cell, rate and repeat those of the newest pass and schedule; all repeats with
-    cached prompts, or all without, and all of the loop that was sent last. Loops of old records, which have no hash, count as
-    one loop.
+    """Return the requests of each row: for each cell, rate and repeat those of the newest pass and schedule. All repeats are of
+    the loop that was sent last, and prompts may be cached in all of them or in none. Loops of old records have no hash and count
+    as one loop.
     """
-    known = open_loads.groupby("schedule")["loop"].transform("max")  # a pass may go on after an update
+    known = open_loads.groupby("schedule")["loop"].transform("max")  # a pass may continue after an update of sdbench
     open_loads = open_loads.assign(loop=known)
     key = [*KEY, "repeat", "pass_id", "schedule", "loop", "is_cached"]
     begins = open_loads.groupby(key, as_index=False)["started_at"].max().sort_values("started_at")
@@ -93,7 +93,9 @@ def newest_schedules(open_loads: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
-    """Add columns: seconds to the first token, between tokens and to the last; of waiting to be sent, of queueing; the rest."""
+    """Add columns: failure; seconds to the first token, between tokens, to the last; seconds of waiting to be sent and queueing;
+    the rest.
+    """
     queue = requests["sent_s"] - requests["arrival_s"] + requests["server_queue_s"]
     answer = requests["last_token_s"] - requests["arrival_s"]
     decode = requests["last_token_s"] - requests["first_token_s"]
@@ -108,7 +110,7 @@ def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
 
 
 def _with_cached_apart(requests: pd.DataFrame) -> pd.DataFrame:
-    """Times to the first token of prompts that may be cached under a name of their own."""
+    """Move times to the first token of prompts that may be cached into a separate column."""
     is_cached, seconds = requests["is_cached"].astype(bool), requests["ttft_s"]
     return requests.assign(ttft_s=seconds.mask(is_cached), cached_ttft_s=seconds.where(is_cached))
 
@@ -145,8 +147,8 @@ def is_good(part: pd.DataFrame, slo: Mapping[str, float]) -> pd.Series:
 def served_share(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
     """Return the share of arriving requests that are served, from failures and the growth of latency over the time of arrival.
 
-    Its upper limit counts failures by their interval. The lower one takes their share as it is, because few requests could
-    prove nothing otherwise; it is 0 if failures leave too few answers for the growth of latency.
+    The upper limit uses the interval of the share of failures. The lower limit uses that share as measured, because otherwise few
+    requests could prove nothing; it is 0 if failures leave too few answers to measure the growth of latency.
     """
     growth = _slope_of(part, "arrival_s", "e2el_s", level=level)
     failures = int(part["is_failed"].sum())
@@ -198,7 +200,8 @@ def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
 def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, float]:
     """Return how much sooner than the target alone, and than lossless at the same draft length, requests are answered.
 
-    Only requests that both answered are compared, summed by example. `unpaired` are the others of the comparison with lossless.
+    Only requests that both settings answered are compared, their seconds summed by example. `unpaired` is the number of requests
+    that were left out of the comparison with lossless.
     """
     first, row = part.iloc[0], {}
     for name in ("target", "lossless"):
@@ -227,7 +230,7 @@ def sentences(table: pd.DataFrame, cells: pd.DataFrame, slo: Mapping[str, float]
 
 
 def _saturation(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Return the lowest rate at which it is saturated above all at which it keeps up, or the highest at which it keeps up."""
+    """Return as text the lowest saturated rate above all rates that the server keeps up with, or else the highest of these."""
     held = max((row["rate"] for row in rows if row["keeps_up"]), default=-math.inf)
     behind = [row for row in rows if row["is_saturated"] and row["rate"] > held]
     if behind:

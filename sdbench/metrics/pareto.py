@@ -42,8 +42,8 @@ class Front:
 
 @dataclass(frozen=True, slots=True)
 class Resampled:
-    """Coordinates of C cells: measured x and y [C], and in R resamples xs and ys [R,C], each from `sizes` examples: for a speed the
-    fewer of the examples with a quality and the timed units.
+    """Coordinates of C cells: measured x and y [C], and in R resamples xs and ys [R,C]. `sizes` has the number of examples of each
+    cell; for a speed it is the smaller of the numbers of examples with a quality and of timed units.
     """
 
     cells: tuple[str, ...]
@@ -127,8 +127,8 @@ def joint(
 
 
 def _of_shared_examples(examples: Mapping[str, set[str]]) -> tuple[list[str], list[str]]:
-    """Return cells and the examples that all of them have, so many cells that most texts count: a few texts of a setting that
-    was just added do not reduce all others to their examples.
+    """Return cells and the examples that all of them have, chosen so that the most texts count: a setting with few texts, such as
+    one that was just added, is left out instead of reducing all others to its examples.
     """
     order = sorted(examples, key=lambda key: -len(examples[key]))
     shared = list(accumulate((examples[key] for key in order), set.__and__))
@@ -155,7 +155,7 @@ def _rates(
 def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> tuple[Array, Array]:
     """Resample the examples of each pass for its cells together; cells that were timed on other examples have other draws.
 
-    Of the units of several passes together, a resample may contain none of a cell.
+    Where the units of several passes are resampled together, a resample may contain none of a cell.
     """
     names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
     groups: defaultdict[tuple[Any, ...], dict[str, Array]] = defaultdict(dict)
@@ -209,7 +209,7 @@ def volume_of(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0), lev
 
 
 def bias_of_volume(joint: Resampled, *, corner: tuple[float, float] = (0.0, 0.0)) -> float:
-    """Estimate how much resamples overrate the hypervolume of the cells that they are drawn from; rather too small."""
+    """Estimate how much resamples overrate the hypervolume of the cells they are drawn from; the estimate tends to be too small."""
     if joint.n < 2 or not len(joint.xs):
         return NAN
     return float(hypervolume(joint.xs, joint.ys, corner).mean() - hypervolume(joint.x, joint.y, corner))

@@ -19,7 +19,7 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
 
     "yes": for every pair, beyond noise. "no": one pair is reversed, beyond noise; `slower` accepts more than `faster`.
     Otherwise, and with so few timed units that all of them may be in order by chance (fewer than six at 95 %), "not told
-    apart". Without a pair to compare: "one point" of a single cell, "acceptances alike" of several whose acceptances are within
+    apart". Without a pair to compare: "one point" for a single cell, "acceptances alike" for several whose acceptances are within
     APART of each other or unknown. `chance` is the share of resamples in which the least certain pair is in order.
     """
     pairs = [
@@ -44,8 +44,8 @@ def check_monotone(speeds: Resampled, acceptance: Mapping[str, float], *, level:
 
 
 def retention_of(rows: pd.DataFrame) -> pd.DataFrame:
-    """Return quality over `strict`, that of lossless on the n examples that both have, with the interval of the `difference`, and
-    whether fewer or more examples would have shown a difference: intervals shrink with the root of their number.
+    """Return quality divided by `strict`, the quality of lossless on the n examples that both have, with limits from the interval
+    of the `difference`, and whether 30, 100 or 250 examples would have shown a difference: intervals shrink as 1/√n.
     """
     change, n, strict = rows["difference"], rows["n"], rows["strict"]
     frame = pd.DataFrame({"retention": 1 + change / strict}, index=rows.index)

@@ -7,12 +7,12 @@ decided again without decoding, and a page can do it live.
 Faster means: more tokens per second than every lossless draft length and than the target alone, and less time per answer, all
 proven. If no safe setting is faster, the advice is the best lossless setting, or the target alone if that is faster. The safe
 settings that were timed are tested together, by Holm's method at one-sided 2.5 %: with eight texts of uneven length at most 3.1
-% of simulated runs recommended a setting that is not faster. Of those that pass, the fastest by the model is chosen, which
-comes from the records of the quality pass.
+% of simulated runs recommended a setting that is not faster. Of those that pass, the one with the most modelled answers per
+second is chosen; the model uses the records of the quality pass.
 
-`at_speed` answers the reverse question: which setting loses least at a given speed? Of each curve it takes the strictest
-setting that is proven to reach the speed, so that quality has no part in the choice, and of these the one that loses least,
-with the limit at the level of each curve. Being fast enough is tested at 2.5 % over all settings that were timed.
+`at_speed` answers the reverse question: which setting loses least at a given speed? From each curve it takes the strictest
+setting that is proven to reach the speed, a choice that does not depend on quality, and of these the one that loses least. The
+limit of its loss is at the level of each curve. Being fast enough is tested at 2.5 % over all settings that were timed.
 """
 
 import math
@@ -30,8 +30,8 @@ from sdbench.records import Results
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """What to use for one pair and task. `cell` is a lenient setting, or None: "stay" lossless, the target "alone" is faster
-    than that, or "none" if there is no answer.
+    """What to use for one pair and task. `kind` is "ship" for the lenient setting in `cell`. Otherwise `cell` is None, and `kind`
+    is "stay" (lossless), "alone" (the target alone is faster than lossless) or "none" (there is no answer).
 
     `speedup` is over the target alone, `gain` over the best lossless setting `rival`; `tests` are in the order in which they
     were made. `untimed` is a safe setting that is modelled to be faster still, but was not timed.
@@ -121,8 +121,8 @@ def at_speed(sweep: Weighed, speed: float, margin: float) -> Advice:
     """Return the setting with the least loss at `speed` times the target alone; lossless if that is fast enough.
 
     A setting is left out if texts that loop or fail exceed those of lossless by more than `margin` points, and if its answers
-    are not proven to take less time than those of lossless and of the target alone. If a loss of the margin could not show,
-    only lossless is advised.
+    are not proven to take less time than those of lossless and of the target alone. If lossless scores so low that a loss of the
+    margin could not show, only lossless is advised.
     """
     bare = Advice(sweep.model, sweep.task, None, "")
     if sweep.problem:

@@ -1,5 +1,5 @@
-"""Whether a setting is safe: its loss against lossless is within a margin, and its answers do not loop or fail more often than
-that.
+"""Whether a setting is safe: its loss against lossless is within a margin, and its share of answers that loop or fail exceeds that
+of lossless by at most the margin.
 
 Non-inferiority, one-sided 2.5 %: the limit of the paired difference on the side of loss is within the margin. Within a curve
 the settings are tested in a fixed order, from the strict end outwards, and testing stops at the first failure; with R curves
@@ -7,8 +7,8 @@ the settings are tested in a fixed order, from the strict end outwards, and test
 is at most 2.5 %. Loss and margin are in points of 100 of the metric's range: 5 is 0.05 of a score on 0–1.
 
 The limit is Tango's for pass/fail and otherwise Gaffke's (stats/conservative.py), which allows for losses that n examples may
-not have shown, of up to about 3.7/n of the range. The intervals of tables and figures do not, and are narrower where all
-examples differ a little.
+not have shown, of up to about 3.7/n of the range. The intervals of tables and figures do not allow for them, and are narrower
+where all examples differ a little.
 """
 
 import math
@@ -54,7 +54,7 @@ class Comparison:
 
     @property
     def excesses(self) -> dict[str, float]:
-        """Points by which looping texts, and each kind of failing ones, exceed those of lossless; without those unknown."""
+        """Points by which looping texts, and each kind of failing ones, exceed those of lossless; unknown ones are left out."""
         return {words: points for words, points in {LOOP: self.loops, **self.failures}.items() if points == points}
 
     @property
@@ -67,7 +67,7 @@ class Comparison:
         return self.excess[0] > margin + ROUNDING
 
     def is_safe(self, margin: float) -> bool:
-        """Return whether the loss is proven to be within the margin, and looping and failing texts do not exceed it either."""
+        """Return whether the loss is proven to be within the margin, and the excess of looping or failing texts is within it."""
         return self.worst > -margin and not self.has_excess(margin)
 
 
@@ -126,7 +126,7 @@ def _changes(a: Rows, b: Rows, metric: Metric, gap: Estimate) -> Array:
 
 
 def _worst(changes: Array, gap: Estimate, metric: Metric, alpha: float, *, is_pass_fail: bool) -> float:
-    """Return the limit of the change on the side of loss, in points, which the true change exceeds with chance at most alpha."""
+    """Return the limit of the change on the side of loss, in points: the true loss is larger with probability at most alpha."""
     if is_pass_fail:
         return quality.points(gap.low if metric.best == "high" else gap.high, metric)
     columns = changes[:, None]

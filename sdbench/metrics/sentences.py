@@ -52,7 +52,7 @@ class Wording:
         return self._with_notes(text, untimed)
 
     def alone(self, gain: Gain, over: Estimate, untimed: str | None = None) -> str:
-        """Lossless, at `over` the target alone, is slower than it, and no safe setting is proven faster than both."""
+        """Lossless is slower than the target alone (`over` is the ratio), and no safe setting is proven faster than both."""
         lossless = f"{self.sweep.names[gain.best]} runs at {ratio_text(over)} the speed of the target alone"
         target = f"; over the target alone {ratio_text(gain.over_target)}" if gain.over_target else ""
         gains = f"over lossless {gain_text(self.sweep, gain, self.best.cell, is_short=True)}{target}"
@@ -108,7 +108,7 @@ def too_slow(
     later: Sequence[Comparison],
     margin: float,
 ) -> str:
-    """No setting is fast enough, or those that are fail or do not answer sooner; `over` is the speed of each."""
+    """No setting is fast enough, or all that are fast enough fail or do not answer sooner; `over` is the speed of each."""
     setting = "usable setting"
     if failing:
         reason = f"{sweep.names[failing[0].cell]} does, but {excess_text(failing[0], margin)}"
@@ -135,7 +135,7 @@ def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) 
 
 
 def answer_text(sweep: Weighed) -> str:
-    """Return what one time of an answer is of: texts that are timed together end together."""
+    """Return what a measured time of an answer covers: an answer or, since a batch is timed as a whole, a batch of answers."""
     return "an answer" if sweep.batch_size == 1 else "a batch of answers"
 
 
@@ -222,7 +222,7 @@ def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: s
     limit = (
         f"but its loss may be as large as {near_text(-best.worst, margin)} points"
         if best.worst == best.worst
-        else "its loss is open"
+        else "its largest possible loss is not known"
     )
     more = needed_examples(best, margin, sweep.alpha) if written == f"{margin:g}" else ""
     tail = f"; {more}" if more else ""

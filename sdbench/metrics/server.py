@@ -6,24 +6,24 @@ from typing import Any
 
 from sdbench.files import digest_of
 
-# Of one comparison may differ: rule, name of the model, how the server drafts, and vLLM's runner, which verifier=block needs.
+# Options that may differ within a comparison: rule, name of the model, how the server drafts, vLLM's runner (for verifier=block).
 OF_SETTINGS = ("rule", "model", "speculative", "runner")
-SECRET = "env"  # its values may be keys of a server: names of sweeps are published, and have a digest instead
+SECRET = "env"  # its values may be secret keys, so names of sweeps, which are published, have digests instead
 
 
 def server_of(cell: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return the options of a cell's engine that its comparisons hold fixed; {} of the native engine."""
+    """Return the options of a cell's engine that its comparisons hold fixed; {} for the native engine."""
     engine: Mapping[str, Any] = (cell["content"] or {}).get("engine") or {}
     return {name: value for name, value in engine.items() if name not in OF_SETTINGS}
 
 
 def server_key(cell: Mapping[Any, Any]) -> str | None:
-    """Return the same as text, whatever the order of the options; None of the native engine."""
+    """Return these options as text, whatever their order; None for the native engine."""
     return json.dumps(server, sort_keys=True) if (server := server_of(cell)) else None
 
 
 def server_endings(cells: Sequence[Mapping[Any, Any]]) -> list[list[str]]:
-    """Return for each option in which servers differ OPTION=VALUE of each cell, or "" where its server has no such option."""
+    """Return, for each option in which servers differ, OPTION=VALUE of each cell, or "" if its server has no such option."""
     options = [_by_name(server_of(cell)) for cell in cells]
     known = dict.fromkeys(name for given in options for name in given)
     ends = [[f"{name}={given[name]}" if name in given else "" for given in options] for name in known]
@@ -33,7 +33,7 @@ def server_endings(cells: Sequence[Mapping[Any, Any]]) -> list[list[str]]:
 def _by_name(server: Mapping[str, Any]) -> dict[str, Any]:
     """Return {option: value}, as written on the command line: engine, then engine.OPTION and engine.OPTION.NAME.
 
-    In place of the value of a variable is a digest.
+    The value of an environment variable is replaced by a digest.
     """
     options: dict[str, Any] = {"engine": server.get("name")}
     for name, value in server.items():

@@ -1,8 +1,8 @@
 """Speed from one latency pass: ratios of Σtokens/Σseconds to the fastest target-alone baseline of that same pass.
 
-The unit of every interval is the example: its repeats are added up before, for they are one text timed again. Limits are
-conditional on this machine and this process. Modelled speed-ups put
-measured costs per call under the recorded rounds of every cell; what is neither a draft nor a verify call is left out.
+The unit of every interval is the example: its repeats are summed first, because they time the same text again. Limits are
+conditional on this machine and this process. Modelled speed-ups multiply the recorded rounds of a cell by the measured costs of
+a draft call and a verify call; the time of anything else is left out.
 """
 
 from itertools import product
@@ -16,17 +16,17 @@ from sdbench.metrics.cells import drafting_of
 from sdbench.metrics.stats import NAN, Estimate, mean_interval, median_interval, rates_interval, ratio_interval
 from sdbench.records import Results
 
-DRIFT = 0.1  # a machine that changes its speed by so much within a pass is worth a sentence
+DRIFT = 0.1  # relative change of the machine's speed within a pass from which on the report warns
 ALONE = ("target", "generate")  # the target alone, by this engine and by transformers
 UNIT = ["example", "repeat"]
 TIMES = ["tokens", "prefill_s", "decode_s"]
 PARTS = ("draft_s", "verify_s", "rest_s")
 SPLITS = (*PARTS, "split_s")
 SPLIT_KINDS = ("draft", "verify")  # calls whose costs come from the split repeat
-# How much narrower or wider than all measured blocks a setting's blocks may be on average. They are given the price of the nearest
+# How much narrower or wider than all measured blocks a setting's blocks may be on average. Such blocks get the cost of the nearest
 # measured width, which is too low for wider blocks.
 NARROWER, WIDER = 0.5, 1.25
-FIRST_TOKEN = ("first_token_s", "cached_first_token_s")  # the prompt was read, or may have been in the server's cache
+FIRST_TOKEN = ("first_token_s", "cached_first_token_s")  # of prompts that were read, or that the server may have cached
 COLUMNS = ["pass_id", *UNIT, *TIMES]
 
 
@@ -55,7 +55,7 @@ def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
     newest = latest_pass(timings)
     for cell, rows in newest.groupby("cell", sort=True):
         rivals = newest if newest["pass_id"].nunique() == 1 else timings[~timings["is_split"].astype(bool)]
-        # Not by the name of the pair: in a folder of two names with one target, the target has the older name.
+        # Not matched by the pair's name: if a folder has two names for one target, the target alone has the older name.
         alone = rivals[(rivals["pass_id"] == rows["pass_id"].iloc[0]) & rivals["verifier"].isin(ALONE)]
         rate = alone.groupby("cell")[["tokens", "decode_s"]].sum()
         base = alone[alone["cell"] == (rate["tokens"] / rate["decode_s"]).idxmax()]
@@ -80,7 +80,7 @@ def _against(pair: pd.DataFrame, *, level: float = 0.95, resamples: int = 10_000
     whole = rows.assign(
         decode_s=rows["prefill_s"] + rows["decode_s"], decode_s_base=rows["prefill_s_base"] + rows["decode_s_base"]
     )
-    paced = rows[(rows["decode_s"] > 0) & (rows["decode_s_base"] > 0)]  # an answer in one piece took no time to decode
+    paced = rows[(rows["decode_s"] > 0) & (rows["decode_s_base"] > 0)]  # an answer in one piece has no decoding time
     typical = paced["tokens"] / paced["decode_s"] / (paced["tokens_base"] / paced["decode_s_base"])
     rate, ratio = ["tokens", "decode_s"], ["tokens", "decode_s", "tokens_base", "decode_s_base"]
     return {
@@ -134,7 +134,7 @@ def prices(
 def pace_of_splits(timings: pd.DataFrame) -> float:
     """Return how much slower a round was in the split repeat of a pass than in its other repeats; 1 if unknown.
 
-    The split repeat comes last and reads the clock more often: only its shares are used.
+    The split repeat comes last and reads the clock more often, so the model divides the costs from it by this ratio.
     """
     pairs = timings[(timings["rounds"] > 0) & timings["num_draft"].fillna(0).gt(0)]
     round_s = pairs["decode_s"] / pairs["rounds"]
@@ -169,10 +169,10 @@ def modelled_speedup(generations: pd.DataFrame, calls: pd.DataFrame, **options: 
 
 
 def prices_of(results: Results, generations: pd.DataFrame) -> pd.DataFrame:
-    """Return the costs that apply to the texts of one cell: of the newest pass over its prompts, else over others of its task, and
-    of these the newest that timed its draft length, if there is one.
+    """Return the costs that apply to the texts of one cell, from the newest pass over the same prompts, or else over other prompts
+    of its task. In either case a pass that timed the cell's draft length is preferred.
 
-    Only passes count that timed the cell's target with its draft and its drafter, all options alike.
+    Only passes that timed the cell's target with its draft and its drafter, with all options equal, are used.
     """
     first = generations.iloc[0]
     drafter = str(first["drafter"]) if isinstance(first["drafter"], str) else None
@@ -224,7 +224,7 @@ def percentiles(timings: pd.DataFrame, *, level: float = 0.95) -> dict[str, dict
 
 
 def first_token_of(part: pd.DataFrame) -> dict[str, pd.Series]:
-    """Return by name the mean time to the first token of each example, that of prompts that may be cached apart."""
+    """Return by name the mean time to the first token of each example, separately for prompts that may be cached."""
     is_cached = part["is_cached"].astype(bool)
     parts = zip(FIRST_TOKEN, (part[~is_cached], part[is_cached]), strict=True)
     return {name: rows.groupby("example", sort=True)["first_token_s"].mean() for name, rows in parts}
@@ -243,7 +243,7 @@ def drift(timings: pd.DataFrame) -> float:
 
 
 def mixed_sentence(timings: pd.DataFrame) -> str | None:
-    """Return what to say if the settings' speeds are those of several latency passes; None if they are of one."""
+    """Return a sentence if the settings' speeds come from several latency passes; None if they come from one."""
     newest = latest_pass(timings)
     count, machines = newest["pass_id"].nunique(), sorted(set(newest["machine"]))
     if count < 2:
@@ -256,7 +256,7 @@ def mixed_sentence(timings: pd.DataFrame) -> str | None:
 
 
 def drift_sentence(timings: pd.DataFrame) -> str | None:
-    """Return what to say of a pass at whose end the machine was slower or faster than at its start; None where it was neither."""
+    """Return a sentence if the machine was slower or faster at the end of a pass than at its start; otherwise None."""
     pace = drift(timings)
     if not abs(pace - 1) >= DRIFT:  # NaN where the pass is too short to tell
         return None

@@ -29,7 +29,7 @@ WITH_INTERVALS = (
     *(*SECONDS, "mean_tokens", "repeated_4grams", "loop_rate", *RATES_OF_FLAGS),
 )
 TESTS = tuple(f"{name}{end}" for end in ("", "_from_target") for name in ("p_value", "p_holm", "detectable"))
-# Of a cell with texts whose rounds the server did not report: the last is the number of texts that the others rest on.
+# For a cell with texts whose rounds the server did not report; `pooled_texts` is the number of texts behind the others.
 POOLED = ("pooled_block_acceptance", "pooled_tokens_per_step", "pooled_from", "pooled_texts")
 COUNTS = ("num_generations", *(f"{name}_n" for name in PAIRED), "num_timed", "num_split")
 PLAIN = (*POOLED, "metric", "protocol", *VARIED, "is_lossless", *TESTS, *COUNTS, "knobs", "also", "cell")

@@ -48,15 +48,15 @@ def names_of(cells: pd.DataFrame, *, is_short: bool = False) -> dict[str, str]:
 
 
 def full_names_of(cells: pd.DataFrame) -> dict[str, str]:
-    """Return {cell: name}, with the settings that a cell is too: "lossless K=5, ensemble w=1"."""
+    """Return {cell: name} with the other settings that the cell also covers: "lossless K=5, ensemble w=1"."""
     also = cells["also"].map(also_of)
     return {key: ", ".join(filter(None, [name, also[key]])) for key, name in names_of(cells).items()}
 
 
 def also_of(repeated: Sequence[Mapping[str, Any]] | str | float | None) -> str:
-    """Return the settings of other rules that a cell is too, such as "ensemble w=1". A summary has it as a text, or nothing.
+    """Return the settings of other rules that a cell also covers, such as "ensemble w=1". In a summary this is text or missing.
 
-    Of their options beside the knob those are named on which the settings of a rule differ.
+    Options other than the knob are named only where settings of the same rule differ in them.
     """
     if not isinstance(repeated, Sequence) or isinstance(repeated, str):
         return repeated if isinstance(repeated, str) else ""
@@ -77,9 +77,9 @@ def setting_of(cell: Mapping[Any, Any] | pd.Series) -> str:
 
 
 def full_setting_of(cell: pd.Series) -> str:
-    """Return rule, knobs, drafter and draft length whatever else a sweep holds; names leave out what its cells share.
+    """Return rule, knobs, drafter and draft length, all of them: unlike a name, it does not leave out what the cells share.
 
-    Files that are trained for each task are left out: another head is the same setting.
+    Files that are trained for each task are left out: with another head it is the same setting.
     """
     content = cell["content"] or {}
     heads = content.get("heads") or {}
@@ -90,7 +90,7 @@ def full_setting_of(cell: pd.Series) -> str:
 
 
 def drafter_of(cell: pd.Series) -> str:
-    """Return the name of a cell's drafter with its options, whatever else a sweep holds."""
+    """Return the name of a cell's drafter with all its options."""
     drafter = (cell["content"] or {}).get("drafter") or str(cell["drafter"])
     drafter = drafter if isinstance(drafter, Mapping) else {"name": drafter}
     options = [f"{name}={format_value(value)}" for name, value in drafter.items() if name not in OF_DRAFTER]

@@ -1,5 +1,5 @@
-"""What is known of a sweep whatever the margin: each setting's loss at its level of the test, its measured and its modelled
-speed.
+"""What is known of a sweep before a margin is chosen: each setting's loss at its level of the test, its measured and its
+modelled speed.
 
 `recommend.decide` decides from it, and `sentences` has the texts.
 """
@@ -39,7 +39,7 @@ class Gain:
 
     `sooner_each` is the time per answer of each lossless setting over that of this one, whatever the lengths of their texts;
     `sooner_target` the same for the target alone. `apart` are lossless settings that one command could time beside this one, but
-    that were timed in other passes alone: it is not known to be faster than they are.
+    that were timed in other passes only, so this one is not known to be faster than they are.
     """
 
     over_each: Mapping[str, Estimate]
@@ -78,7 +78,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Weighed:
-    """What is known of one sweep whatever the margin. `problem`: why nothing can be decided; other fields may then be empty."""
+    """What is known of a sweep before a margin is chosen. `problem`: why nothing can be decided; other fields may then be empty."""
 
     model: str
     task: str
@@ -109,7 +109,7 @@ class Weighed:
 
     @property
     def alpha(self) -> float:
-        """The level of each comparison: all curves share that of the decision."""
+        """The level of each comparison: that of the decision, divided by the number of curves."""
         return ALPHA / max(len(self.curves), 1)
 
     def answers_of(self, cell: str) -> float:
@@ -259,7 +259,7 @@ class _Weigher:
         gains, timed = {}, set(self._passes.started.index.get_level_values("cell"))
         for key in keys:
             pass_id = self._passes.newest_id(key, lossless)
-            if pass_id is not None:  # ratios of two passes, maybe of two machines, do not compare
+            if pass_id is not None:  # two passes, maybe on two machines, cannot be compared
                 same = self._passes.only(pass_id)
                 best = same.best_of(lossless, key)
                 assert best is not None, "the pass timed one of them"

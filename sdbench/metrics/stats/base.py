@@ -38,7 +38,7 @@ def check_level(level: float) -> float:
 
 
 def check_bounds(values: Array, bounds: Bounds | None, name: str = "values") -> tuple[float, float]:
-    """Return both bounds as numbers, an unknown one as infinite. Raise if they are no range or a value lies outside."""
+    """Return both bounds as numbers, an unknown one as infinite. Raise if they are not a range or a value lies outside."""
     low, high = bounds or (None, None)
     least, most = -math.inf if low is None else float(low), math.inf if high is None else float(high)
     if not least < most:

@@ -75,7 +75,7 @@ def trust(count: ArrayLike) -> Array:
 
 
 def known_or_guessed(columns: Array, least: float, most: float) -> tuple[Array, Array]:
-    """Return bounds [C] of columns [n,C]: the known ones, or for an infinite one a guess: one more range of the values."""
+    """Return bounds [C] of columns [n,C]. An infinite, unknown bound is guessed: the range of the values is added beyond them."""
     low, high = columns.min(0), columns.max(0)
     guesses = low - (high - low), high + (high - low)
     return (
