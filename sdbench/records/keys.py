@@ -42,7 +42,7 @@ def cell_key(content: Mapping[str, Any]) -> str:
 
 
 def asked_of(model: str, task: str, protocol: str, content: Mapping[str, Any]) -> str:
-    """Return what is equal for cells of a model with the same prompts."""
+    """Return a hash that is equal for the cells of a model with the same prompts."""
     room = {name: content.get(name) for name in ("task", "rows", "shown", "max_new_tokens")}
     return cell_key({"model": model, "task": task, "protocol": protocol, "content": room})
 

@@ -116,9 +116,9 @@ class OpenLoadRecord:
     started_at: float = NAN
     failure: str = ""
     is_cached: bool = False  # whether the server may have had the prompt in its cache
-    loop: str = ""  # a hash of what all repeats of the loop share; empty in records of before
+    loop: str = ""  # a hash of what all repeats of the loop share; empty in older records
     gaps_s: tuple[float, ...] | None = (
-        None  # between successive chunks of the answer; None if it failed, and in records of before
+        None  # between successive chunks of the answer; None if it failed, and in older records
     )
 
 

@@ -19,7 +19,7 @@ from sdbench.files import digest_of, write_whole
 if TYPE_CHECKING:
     import pyarrow as pa
 
-SCHEMA = 1  # raise it when a reader of the old number would misread; a reader reads every number up to its own
+SCHEMA = 1  # raise it when an older reader would misread new files; a reader accepts every number up to its own
 _META_SCHEMA, _META_REPLACES = b"sdbench.schema", b"sdbench.replaces"
 TMP_PREFIX = ".tmp-"
 ASIDE = ".torn-"  # prefix of a file that is no longer a part but is kept for inspection
@@ -77,7 +77,7 @@ def commit(path: Path, data: bytes, *, owner: str = "") -> None:
 
 
 def cannot_write(folder: Path, error: OSError) -> str:
-    """Return a StoreError for a full disk, a folder without write permission, or any other failure."""
+    """Return the message of a StoreError for a full disk, a folder without write permission, or any other failure."""
     reason = error.strerror or str(error)
     return (
         f"cannot write records in {folder}: {reason[:1].lower() + reason[1:]}; records written before are intact, and "

@@ -20,14 +20,14 @@ def subset_key(examples: Iterable[str]) -> str:
 
 
 def num_held(numbers: Collection[int], samples: int) -> int:
-    """Return how many of an example's first `samples` samples are among these numbers: a run of more may have left gaps."""
+    """Return how many of an example's first `samples` samples are among these numbers; a run with more may have left gaps."""
     return sum(number < samples for number in numbers)
 
 
 def num_missing(snapshot: Snapshot, planned: Mapping[str, Any], held: Mapping[str, Collection[int]]) -> int:
-    """Return how many texts of a cell are missing, given {example: numbers of its samples}; `planned` is of a run's provenance.
+    """Return how many texts of a cell are missing, given {example: numbers of its samples}; `planned` is in a run's provenance.
 
-    Earlier versions recorded only how many examples were planned: then those with the most texts count.
+    Earlier versions recorded only how many examples were planned. For them the examples with the most texts count as planned.
     """
     num_examples, samples = int(planned["examples"]), int(planned["samples"])
     counts = {example: num_held(numbers, samples) for example, numbers in held.items()}

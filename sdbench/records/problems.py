@@ -1,4 +1,4 @@
-"""What is wrong with the records of a folder: failures that nobody has corrected, unfinished `force`, cells without a file."""
+"""What is wrong with the records of a folder: failures that no later run corrected, unfinished `force`, cells without a file."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
-    """Report the problems that show in these rows, those that count of each text."""
+    """Report the problems that these rows show; `rows` has one row per text, the one that counts."""
     names = ("cell", "example", "sample", "run", "epoch")
     latest: dict[tuple[str, str | None], str] = {}  # the last run that wrote a text; its id begins with the time
     new: Samples = defaultdict(lambda: defaultdict(set))  # since the cell was last forced
@@ -31,7 +31,7 @@ def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
             latest[scope] = max(run or "", latest.get(scope, ""))
     for failure in snapshot.failures:
         cell, example = failure["cell"], failure["example"]
-        # Other texts of the same run prove nothing, unless no text is missing: another process may have written it.
+        # Texts of the same run do not show that the failure is corrected; that no text is missing does, whoever wrote them.
         is_later = latest.get((cell, example), "") > failure["run"]
         if not is_later and not _is_complete(snapshot, failure["run"], new[cell], example):
             snapshot.report("failure", cell if example is None else f"{cell}, example {example}", failure["message"])
@@ -44,7 +44,7 @@ def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
 
 
 def _report_set_aside(snapshot: Snapshot, held: Samples) -> None:
-    """Report damaged parts that were set aside as long as texts are missing that runs of the folder planned."""
+    """Report damaged parts that were set aside, as long as any texts that runs of the folder planned are missing."""
     plans = [planned for run in snapshot.runs if (planned := _plan_of(snapshot, run))] if snapshot.set_aside else []
     if any(num_missing(snapshot, planned, held[cell]) for planned in plans for cell in planned["cells"]):
         for name in snapshot.set_aside:

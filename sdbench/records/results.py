@@ -106,7 +106,7 @@ class Results:
     def open_config_of(self, cells: Sequence[str]) -> dict[str, Any]:
         """The configuration of the last run that planned any of these cells and whose requests arrived at a rate, or {}."""
         planned = {run: (facts.get("planned") or {}).get("cells", cells) for run, facts in self.provenance.items()}
-        runs = [run for run, keys in planned.items() if keys is cells or set(keys) & set(cells)]  # or it names none
+        runs = [run for run, keys in planned.items() if keys is cells or set(keys) & set(cells)]  # or names no cells
         timed = ((self.configs[run], self.configs[run].get("timing")) for run in reversed(runs))
         return next((c for c, timing in timed if isinstance(timing, dict) and any(map(timing.get, ARRIVALS))), {})
 
@@ -130,8 +130,8 @@ class Results:
         return self._with_labels(frame)
 
     def held(self) -> set[tuple[str, str, int]]:
-        """Return (cell, example, sample) of every generation as in `Store.held`: neither those that `force` requested again, nor
-        those whose part of tokens is missing or torn, which are decoded again.
+        """Return (cell, example, sample) of every generation as in `Store.held`: without those that `force` requested again, and
+        without those whose part of tokens is missing or torn, which are decoded again.
 
         Generations of a cell that shares the texts of another cell count for the other cell.
         """

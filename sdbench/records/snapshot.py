@@ -27,7 +27,7 @@ TABLES = (
     "examples",
 )
 _ANEW = "running the command again computes its records anew"
-# a footer that is intact over a page that is not: bit rot, which the writer does not check
+# By kind, what is lost if the footer of a part is intact but a page is damaged (bit rot), which the writer does not check.
 _REPAIRS = {
     "tokens": "its arrays per token are lost until force=true makes them anew",
     "vocabulary": "the texts of single tokens are missing",
@@ -66,7 +66,7 @@ class Snapshot:
     ) -> dict[str, pa.Table]:
         """Return stem -> table of every complete part; a torn one becomes a problem.
 
-        Of the stems in `checked_whole` a part counts as torn if any of its columns is damaged, of others if one that is read is.
+        A part whose stem is in `checked_whole` is torn if any column is damaged; another part only if a column that is read is.
         """
         tables: dict[str, pa.Table] = {}
         for stem, path in self.parts[kind].items():

@@ -92,7 +92,7 @@ class Store:
     def add_cells(self, cells: Iterable[Cell]) -> None:
         """Write one file per cell before its first record. An existing file is kept unless it is torn or lacks a setting of `also`.
 
-        What a task declares about its metrics is taken from the newest of its cells, then for all cells with the same prompts.
+        All cells with the same prompts get what the task of the new cells declares about its metrics.
         """
         try:
             with self.claims.hold("cells"):  # another job may extend `also` of the same cell
@@ -197,7 +197,7 @@ class Store:
 
     def force(self, cells: Iterable[str], *, token: str | None = None) -> None:
         """Request `cells` again: what is held stays readable until its successor is written, and counts as missing. Cells that a
-        job with the same `token` has requested, parallel to this one or before a requeue, are not requested once more.
+        job with the same `token` has requested, in parallel or before a requeue, are not requested a second time.
         """
         try:
             with self.claims.hold("force"):

@@ -20,8 +20,8 @@ def texts_of_others(cells: Mapping[str, Cell]) -> dict[str, str]:
 
 
 def winning_rows(tables: dict[str, pa.Table], with_tokens: set[str], same_as: Mapping[str, str]) -> pa.Table:
-    """Return one row per (cell, example, sample), sorted: the newest epoch, then a row of the cell before one of the cell that
-    it is the same as, then one with its tokens, then the first written. `stem` and `row` give its position.
+    """Return one row per (cell, example, sample), sorted. Of several, the newest epoch wins, then a row of the cell itself before
+    one of a cell with the same texts, then a row with tokens, then the first written. `stem` and `row` give its position.
     """
     import pyarrow as pa
     import pyarrow.compute as pc
