@@ -64,7 +64,7 @@ def finish(run: Run, points: Sequence[Point], failed: Mapping[str, str], config:
 def print_equal_texts(sweeps: Sequence[Sweep]) -> None:
     """Print in how many texts at T = 0 lossless equals the target alone; a difference that cannot be rounding is an error."""
     compared = [each for sweep in sweeps for each in sweep.equal_texts]
-    names: dict[str, list[str]] = {}  # by what is said of them
+    names: dict[str, list[str]] = {}  # by the text that follows the name
     for each in compared:
         if not each.is_fault:
             names.setdefault(each.text.removeprefix(each.name), []).append(each.name)
@@ -94,7 +94,7 @@ def is_drawn(run: Run, content: str) -> bool:
 
 
 def _content(run: Run) -> str:
-    """Return a hash of what a page shows. Parts never change, so their names identify their content; files of cells do."""
+    """Return a hash of what a page shows. Parts never change, so their names suffice; files of cells can change."""
     paths = sorted(path for path in (run.folder / "records").iterdir() if not path.name.startswith("run-"))
     names = [path.name for path in paths]
     names += [path.read_text("utf-8") for path in paths if path.name.startswith("cell-")]

@@ -32,10 +32,10 @@ PROMPTS_COMPARED = 64  # of those stored, evenly spread
 
 
 def run_job(run: Run, words: Sequence[str], *, launch: str | None = None) -> int:
-    """Run the job and return its exit code. `words` is the command line, to be printed after an interruption. `launch`: an id of
-    the multirun that the job is of; it and its requeues decode what its jobs share once if `force` is given.
+    """Run the job and return its exit code. `words` is the command line, to be printed after an interruption. `launch`: the id of
+    the job's multirun; with `force`, the multirun and its requeues decode the cells that its jobs share only once.
     """
-    forced: list[str] = []  # keys of cells, as soon as the records say that they are decoded again
+    forced: list[str] = []  # keys of cells, filled once the records request that they are decoded again
     try:
         with engine_warnings(), sigterm_as_ctrl_c():
             return _run(run, words, launch or batch_job(), forced)
@@ -125,8 +125,8 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
 
 
 def _faults_of(work: Callable[[], None], sentence: str) -> list[Exception]:
-    """Do what follows the quality pass and return the error that ended it, if any, with a warning: the last one is raised once
-    summary and page are written.
+    """Do work that follows the quality pass; if it fails, warn with `sentence` and return the error. The last such error is raised
+    after summary and page are written.
     """
     try:
         work()
@@ -140,8 +140,8 @@ def _faults_of(work: Callable[[], None], sentence: str) -> list[Exception]:
 
 
 def _time(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> None:
-    """Run the latency pass over the cells that have not failed, after that of another process on this machine and folder,
-    whichever accelerators of the machine that process uses.
+    """Run the latency pass over the cells that have not failed. It first waits for any other process that times this folder on
+    this machine, whichever accelerators that process uses.
     """
     if any(point.role == "target" and point.cell.key in failed for point in job.planned):
         warn("the latency pass is left out: speeds are compared with the target alone, which has failed")

@@ -1,7 +1,7 @@
 """At T = 0, measure the difference of logits at the first token where a lossless text differs from the target's.
 
-Only texts that differ and have no such record are scored: one forward pass over each, and one text in both shapes, by the engine
-and by the model itself. The result is stored in the records, so that reports need no model.
+Only texts that differ and have no such record are scored, with one forward pass over each. To learn what rounding explains, the
+engine and the model itself score one text in blocks and token by token. The records keep the result, so reports need no model.
 """
 
 from __future__ import annotations

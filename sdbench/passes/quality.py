@@ -30,7 +30,7 @@ ROWS_AT_LEAST = 64  # fewest, while there are enough
 
 @dataclass
 class QualityPass:
-    """What all steps of the pass need. `failed` maps failed cells to their first error."""
+    """The quality pass of a job. `failed` maps failed cells to their first error."""
 
     job: Job
     store: Store
@@ -69,7 +69,7 @@ class QualityPass:
         return self.failed
 
     def _text_stream(self, items: Sequence[WorkItem]) -> TextStream:
-        """Return what is known beforehand of how long a batch stream takes; a pass of the draft costs its share of weights."""
+        """Return an estimate of a batch stream's duration; a draft call costs bytes of the draft over bytes of the target."""
         point, metadata = self.job.points[items[0].cell], self.job.pair_info.metadata
         target, draft = (metadata.bytes_of(role) if role in metadata.checkpoints else 0 for role in ("target", "draft"))
         share = draft / target if draft and target else 1.0
@@ -82,7 +82,7 @@ class QualityPass:
         return TextStream(len(items), k * share + 1, k * share + k + 1, (share + 1) * prompts)
 
     def _stage(self, todo: Sequence[WorkItem], bar: Bar) -> None:
-        """Decode stream by stream, alone or with other jobs on the same folder: what they hold is looked at again in the end."""
+        """Decode stream by stream. Other jobs may work on the same folder; texts that they claimed are checked again at the end."""
         works = [self._work(items) for items in by_stream(todo, self.job.points)]
         while works:
             for work in works:

@@ -52,7 +52,7 @@ def _end_with_parent() -> None:
 
 
 class ScoringError(Exception):
-    """A metric raised an error; its class and message are this message, for the error itself may not travel here."""
+    """A metric raised an error. The message has its class and text, since the error itself may not be picklable."""
 
 
 def _score(pairs: Sequence[tuple[Example, str]], truncated: Sequence[bool]) -> list[Score]:
@@ -89,7 +89,7 @@ class Scorers:
 
     def start(self) -> None:
         """Start a worker while the models load, unless there is nothing to score."""
-        resource_tracker.ensure_running()  # it would otherwise unblock the signals that a new worker must start without
+        resource_tracker.ensure_running()  # its start unblocks signals, which must stay blocked while a worker starts
         self._submit(os.getpid)
 
     def put(self, record: GenerationRecord, example: Example, store: Store, failed: OnFailure) -> None:
@@ -109,8 +109,8 @@ class Scorers:
         self._pool.shutdown(cancel_futures=True)
 
     def _submit(self, what: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Submit a task. A worker started here has the signals blocked until it ignores them, which takes it a while of
-        importing.
+        """Submit a task. If this starts a worker, it starts with the signals blocked, because it can ignore them only after its
+        imports.
         """
         before = signal.pthread_sigmask(signal.SIG_BLOCK, ENDS)
         try:

@@ -10,7 +10,7 @@ PATIENCE_S = 30.0  # how long to wait for a controller that does not answer
 
 
 def batch_job() -> str | None:
-    """Return an id of this Slurm job that a requeue and its whole array share. None outside a batch job, as in a shell of one."""
+    """Return an id of this Slurm job that its requeues and its whole array share; None if no batch script runs this."""
     if os.environ.get("ENVIRONMENT") != "BATCH":
         return None
     job = os.environ.get("SLURM_ARRAY_JOB_ID") or os.environ.get("SLURM_JOB_ID")
