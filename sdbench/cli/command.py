@@ -84,7 +84,7 @@ def groups_of_user_classes(words: Sequence[str]) -> list[str]:
 
 
 def expand(words: Sequence[str]) -> list[str]:
-    """Return Hydra's overrides: a list of rules or drafters becomes one package for each, options of a user's class new keys."""
+    """Return Hydra's overrides: a list of rules or drafters becomes one package each; options of a user's class become new keys."""
     prefixes = ("verifier.", *(f"{group}." for group in groups_of_user_classes(words)), *OPEN)
     expanded: list[str] = []
     for word in words:
@@ -101,7 +101,7 @@ def expand(words: Sequence[str]) -> list[str]:
             file, member = member_options(word.removeprefix("task="))
             expanded += [f"task={file}", *(f"task.{key}='{value}'" for key, value in member.items())]
         else:
-            # Keys that no file has at their place: knobs (under `knobs:`), draft lengths, open groups, the tasks of a margin.
+            # Keys that are new to Hydra: knobs (files have them under `knobs:`), draft lengths, open groups, tasks of a margin.
             key = key_of(word)
             is_length = key.startswith("drafter.") and key.rpartition(".")[2].startswith("length")
             is_new = is_length or key.startswith(prefixes) or word.startswith(MAPPINGS)
@@ -120,7 +120,7 @@ def collapse(words: Sequence[str]) -> list[str]:
 
 
 def refuse_contradictions(words: Sequence[str]) -> None:
-    """Raise a ConfigError for options of a pass that is turned off, or on as a whole."""
+    """Raise ConfigError for timing options beside timing=off, or beside timing=on, which would reset them."""
     off = next((word for word in words if word in ("timing=off", "timing=false", "timing=null")), None)
     on = next((word for word in words if word in ("timing=on", "timing=true")), None)
     option = next((word for word in words if key_of(word).startswith("timing.")), None)

@@ -228,8 +228,8 @@ def _parse(word: str) -> Override:
 
 
 def without_sweeps(words: Sequence[str]) -> list[str]:
-    """Return the words that all jobs share and that Hydra understands. Left out are options of drafters, which each job may set,
-    and of groups of which several files are named: those files may have other options than the default one.
+    """Return the words that all jobs share and that Hydra understands. This leaves out options of drafters, which each job may
+    set, and of groups for which several files are named, since those files may have other options than the default file.
     """
     swept = {override.key_or_group for override in map(_parse, words) if override.is_sweep_override()}
     prefixes = tuple(f"{group}." for group in ("drafter", *swept))
@@ -247,7 +247,7 @@ def refuse_names_of_the_package(folder: Path) -> None:
 
 
 def name_the_pair(model: Any, keys: Collection[str]) -> None:
-    """Give a pair that is set on the command line, or whose draft was distilled, a name of its own."""
+    """Name a pair after its models if they are set on the command line, and after the loss if its draft was distilled."""
     if not isinstance(model, DictConfig):
         return
     if "model.target" in keys and not {"model", "experiment", "model.draft"} & set(keys):

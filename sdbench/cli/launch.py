@@ -36,7 +36,7 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command, 
     print(f"sdbench: {len(lines)} job{'s' if len(lines) > 1 else ''}{logs}", file=sys.stderr)
     try:
         results = launcher.launch([expand(line) for line in lines], initial_job_idx=0)
-    except Exception as error:  # noqa: BLE001 - launchers raise whatever the first job that died left behind
+    except Exception as error:  # noqa: BLE001 - launchers raise the error of the first job that died
         again = f" ({WITHOUT_FORCE})" if is_forced else ""
         sentence = f"sdbench: a job died{name_of_job(error, lines)} ({type(error).__name__}: {first_line(error)})"
         print(f"{sentence}; the others go on: when they have ended, run the same command again{again}", file=sys.stderr)
