@@ -102,7 +102,7 @@ class Component:
         choices = tree.get("choices") or {}
         options = {k: v for k, v in tree.items() if k not in ("name", "_target_", "choices")}
         if group.startswith("drafter") and options.get("length") == CONSTANT:
-            del options["length"]  # as if it were not given
+            del options["length"]  # the default, so the same as no length
         for key, values in choices.items():
             if options.get(key) is not None:
                 checks.choice(f"{group}.{key}", options[key], values)

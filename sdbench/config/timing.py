@@ -85,7 +85,7 @@ class TimingOptions:
 
 
 def _refuse_without_rate(timing: TimingOptions) -> None:
-    """Raise for an option of open loops that applies to none of the requests."""
+    """Raise for an option of open loops if no requests arrive at a rate to which it could apply."""
     for name in ("slo", "tokens", "prefix_cache"):
         if getattr(timing, name) and not timing.is_open:
             raise ConfigError(
