@@ -34,7 +34,7 @@ class DataTask(Padding):
     version: str | int | None = None
 
     VERSION: ClassVar[str] = "1"
-    WORDS: ClassVar[tuple[str, ...]] = ()  # options that name no file, though one may be called so
+    WORDS: ClassVar[tuple[str, ...]] = ()  # options that never name a file, even if such a file exists
     scores_rows: ClassVar[bool] = False  # whether a score needs more of a row than its reference
     metric: ClassVar[str]  # the headline
 
@@ -75,7 +75,7 @@ class DataTask(Padding):
     def environment(self) -> dict[str, Any]:
         """Return facts about scoring on this machine, for the provenance; no score should depend on them.
 
-        Raises where something that the scores need is missing, before anything is decoded.
+        It is called before anything is decoded, and raises if something that the scores need is missing.
         """
         for name in self.extra_metrics:
             load_metric(name)
@@ -210,7 +210,7 @@ def load_metric(name: str) -> Callable[[str, str], dict[str, float]]:
 
     try:
         loaded = evaluate.load(name)
-    except Exception as error:  # a hub that fails has the exceptions of its HTTP library
+    except Exception as error:  # failures of the hub are exceptions of its HTTP library
         words = " ".join(str(error).split())
         raise ValueError(f"extra_metrics: evaluate cannot load {name} ({type(error).__name__}: {words})") from error
     short = short_name(name)
@@ -227,6 +227,6 @@ def load_metric(name: str) -> Callable[[str, str], dict[str, float]]:
 
 
 def single(value: Any) -> Any:
-    """Return the item of a list or an array that has a single one, and any other value as plain Python has it."""
+    """Return the item of a list or an array with a single item; any other value is returned as a plain Python object."""
     value = value.tolist() if hasattr(value, "tolist") else value
     return value[0] if isinstance(value, list | tuple) and len(value) == 1 else value

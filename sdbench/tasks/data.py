@@ -63,7 +63,7 @@ class DataRows(ABC):
         return self._loaded.commit
 
     def _lack_of(self, row: Row) -> str | None:
-        """Return the end of a sentence about what a row lacks, evaluated or shown; None if it lacks nothing. A null is a lack."""
+        """Return what an evaluated row or a shot lacks, as the end of a sentence, or None. A null field counts as missing."""
         needed = self.FIELDS or (*(name for name in self.rules.asked_fields if name != "answer"), self.reference)
         missing = next((name for name in needed if row.get(name) is None), None)
         return None if missing is None else f"has no field {missing!r}: {self.name} needs {', '.join(needed)}"
@@ -86,7 +86,7 @@ class DataRows(ABC):
         if self.n is None:
             return ids
         if self.n > len(ids):
-            # No stacklevel: the caller's line is one of functools.
+            # A higher stacklevel would name a line of functools.
             warnings.warn(f"{self.name} has {len(ids)} rows, fewer than n={self.n}: all are taken", stacklevel=1)
         if self.seed is not None:
             import numpy
@@ -97,7 +97,7 @@ class DataRows(ABC):
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """The rows of a split, and the commit of the data set on the hub; None for a file and for what ships inside."""
+    """The rows of a split, and the commit of the data set on the hub; None for a file and for rows from a grammar."""
 
     rows: list[dict[str, Any]]
     commit: str | None = None
@@ -143,7 +143,7 @@ def row_hash(row: Row) -> str:
 def _from_hub(id: str, config: str | None, split: str, revision: str | None) -> Loaded:
     """Resolve the data set's configuration, download the files of one split, and read those with `datasets`.
 
-    Without the hub `datasets` cannot resolve a data set of which only one split was downloaded: a note in the cache can.
+    A note in the cache keeps the result: offline, `datasets` cannot resolve a data set of which only one split was downloaded.
     """
     import datasets
     from huggingface_hub import constants, hf_hub_download

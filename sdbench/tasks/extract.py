@@ -1,7 +1,7 @@
 """Extract programs from completions by syntax tree: remove fences and prose, keep the longest valid program, remove unused parts.
 
-This follows evalplus's `sanitize` (Liu et al. 2023, arXiv:2305.01210, version 0.3), which is here too. Both use Python's own parser
-instead of tree-sitter. Not covered: other languages.
+This follows evalplus's `sanitize` (Liu et al. 2023, arXiv:2305.01210, version 0.3), which is reimplemented here too. Both use
+Python's own parser instead of tree-sitter. Not covered: other languages.
 """
 
 import ast
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 FENCE = re.compile(r"^([ \t]*)(`{3,}|~{3,})[^\n`]*\n(.*?)(?:^[ \t]*\2|\Z)", re.DOTALL | re.MULTILINE)
 NEWLINE = re.compile(r"\r\n?|\n")
-MAX_LINES = 2000  # characters; a longer answer repeats itself, and its beginning is enough
+MAX_LINES = 2000  # a longer answer repeats itself, and its beginning is enough
 MAX_TRIES = 500
 
 REPAIRS: Mapping[str, str] = {
@@ -234,9 +234,9 @@ def _is_text(statement: ast.stmt) -> bool:
 def sanitize(text: str, entry_points: Sequence[str]) -> str:
     """Return the program that evalplus would run: the longest span of lines that parses, reduced to what the entry point reaches.
 
-    Its peculiarities are kept: of two definitions of a name the first counts, a function without `return` and a decorated one
-    go, statements other than imports, definitions and assignments go. Not kept: it knows one entry point, and HumanEval's own
-    tests call a helper too (rows 38, 50); of a text whose programs have one line each it takes the first line as it stands.
+    As in evalplus, the first of two definitions of a name counts; functions without `return`, decorated ones, and statements
+    other than imports, definitions and assignments are removed. Unlike here, evalplus has a single entry point, although
+    HumanEval's own tests also call a helper (rows 38, 50); of a text whose programs have one line each it returns the first line.
     """
     code = longest_program(text, counts_comments=True)
     tree = parse(code)

@@ -137,7 +137,7 @@ def build(name: str, path: Path, *, shots_split: str | None = None, **changes: A
         except AssertionError as error:
             if "custom_dataset" in changes or not callable(config.get("custom_dataset")):
                 raise
-            # Rows of RULER have a number of tokens, and the harness hands it the name of the evaluated model's tokenizer.
+            # The harness gives RULER the name of the evaluated model's tokenizer, to make rows of a given number of tokens.
             why = first_line(error).partition(". ")[0].rstrip(".")
             raise ConfigError(
                 f"task=lm-eval:{name} makes its rows with an option that sdbench does not give it ({why}): give it in "
@@ -164,7 +164,7 @@ def unread_rows(name: str, error: Exception) -> ConfigError:
 def _refuse_shown_rows(name: str, task: Any) -> None:
     """Raise ConfigError where an evaluated row could be among its own shots.
 
-    The harness leaves it out by comparing rows as the task has processed them, and a sampler of the task's may not do so.
+    The harness leaves the row out by comparing rows as the task has processed them; a task's own sampler may not do this.
     """
     samplers = import_object("lm_eval.api.samplers.SAMPLER_REGISTRY").values()
     if type(task.sampler) not in samplers or list(task.sampler.df) != list(task.eval_docs):

@@ -101,7 +101,7 @@ def _code_of(folder: Path, module: str) -> list[Path]:
         return beside
     try:
         spec = find_spec(module)
-    except (ImportError, ValueError):  # `harness.build` has imported all that a task uses: this one is in a comment
+    except (ImportError, ValueError):  # `harness.build` imported all that is used: this is in a comment
         return []
     return [] if spec is None else _existing(folder, [path for path in [str(spec.origin)] if path.endswith(".py")])
 

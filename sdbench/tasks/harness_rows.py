@@ -32,8 +32,8 @@ def fix_seeds() -> Iterator[None]:
 
 
 def once_per_split(process: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return `process_docs` with a memory: the harness calls it at each reading of a split, and a shuffle then differs."""
-    processed: dict[int, tuple[Any, Any]] = {}  # by identity; the split is kept, so that its id stays its own
+    """Return `process_docs` with a cache: the harness calls it at each reading of a split, and each call shuffles differently."""
+    processed: dict[int, tuple[Any, Any]] = {}  # by id(); the split is stored too, so that no other object gets its id
 
     def process_once(split: Any) -> Any:
         if id(split) not in processed:

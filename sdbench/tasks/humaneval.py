@@ -45,7 +45,7 @@ class HumanEval(CodeTask):
 
     @property
     def padding_version(self) -> str:
-        # In version 1 these protocols showed no end of a further example: cutting its prompt left the stripped one whole.
+        # In version 1 these protocols could not show the end of one more example: a cut of `prompt` left `stripped_prompt` whole.
         return "2" if "stripped_prompt" in self.rules.asked_fields else super().padding_version
 
     def entry_points(self, row: Row) -> Sequence[str]:

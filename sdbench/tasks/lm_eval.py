@@ -51,7 +51,7 @@ class LmEvalTask(DataTask):
     sandbox: str = "auto"
     timeout_s: float = 3.0
     workers: int = 2
-    first_row: Row | None = field(init=False, default=None)  # of it a scoring process, without rows, builds the task
+    first_row: Row | None = field(init=False, default=None)  # a scoring process builds the task from this row only
 
     PROTOCOLS: ClassVar[Mapping[str, Protocol]] = {"lm-eval": Protocol(ask="", max_new_tokens=LENGTH)}
     WORDS: ClassVar[tuple[str, ...]] = ("task", "include_path", "headline", "system")
@@ -89,7 +89,7 @@ class LmEvalTask(DataTask):
         assert self.first_row is not None, "rows are read before answers are scored"
         names = self._read([(self.first_row, "")])[0].items
         if isinstance(self.bounds, Mapping):
-            self.bounds = {str(name): ends for name, ends in self.bounds.items()}  # as 4096 of RULER
+            self.bounds = {str(name): ends for name, ends in self.bounds.items()}  # such as 4096 in RULER
         check_bounds(self.bounds, names, str(self.task))
         if not (kinds := self._kinds):
             raise ConfigError(

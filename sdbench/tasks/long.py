@@ -25,7 +25,7 @@ from sdbench.tasks.summaries import CnnDm
 from sdbench.types import Example, Metric, Prompt, Score
 
 FILLER = "1"  # increase it when the same row, length and entropy give another document than before
-NEW = {"low": 0.0, "mixed": 0.5, "high": 1.0}  # by entropy: the probability of a new sentence, not the first again
+NEW = {"low": 0.0, "mixed": 0.5, "high": 1.0}  # by entropy: the probability of a new sentence; else the first repeats
 KINDS = ("find", "copy", "sum_up")
 QUESTIONS = {
     "find": "How many people were led to safety?",
@@ -67,7 +67,7 @@ class LongTiny(CnnDm):
         return {"entropy": self.entropy, "depth": self.depth, **padding}
 
     def _lack_of(self, row: Row) -> str | None:
-        """Return what a row lacks, as one of the user's own may: its id chooses the question, to which it must have an answer."""
+        """Return what a row lacks, as rows of a user's file may: the id chooses the question, and the row must hold the answer."""
         if lack := super()._lack_of(row):
             return lack
         if self.protocol == "questions" and row.get("id") is None:

@@ -19,7 +19,7 @@ from sdbench.tasks.protocol import Fields
 from sdbench.types import Example, Prompt
 
 PADDING = "1"  # increase it when the same rows pad a prompt in another way than before
-KEYED_ROWS, KEYED_EXAMPLES = 64, 8  # whose digest is in a cell's key: rows, and examples that pad each
+KEYED_ROWS, KEYED_EXAMPLES = 64, 8  # a cell's key has a digest of so many rows, and of so many examples that pad each
 
 
 @dataclass(kw_only=True)

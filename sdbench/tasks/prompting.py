@@ -51,8 +51,8 @@ class Prompting(DataRows):
         return self.rules.render(self.fields(self.rows[key]), self.shots_of(key), is_chat=self.chat)
 
     def shots_of(self, key: str) -> list[Fields]:
-        """Return the shots before a row; never the row itself, nor another one that reads like it with its answer, unless the
-        data set's own split for shots has such a row: it is shown there, as by lm-eval.
+        """Return the shots before a row: never the row itself, nor a row with the same question and answer. Only if the shots come
+        from the data set's own split for shots, such a row is shown, as lm-eval does.
         """
         if self.rules.fixed_shots or not self.shots:
             return self._enough(self.rules.fixed_shots)
@@ -66,7 +66,7 @@ class Prompting(DataRows):
         return self._enough([*islice(shown, self.shots)])
 
     def others_than(self, key: str, shots: Iterable[str]) -> Iterator[Fields]:
-        """Yield the fields of shots, without those that read like a row with its answer."""
+        """Yield the fields of shots, without those that show the same question and answer as a row."""
         shown = self._content_of(self.fields(self.rows[key]))
         for shot in shots:
             if self._content_of(fields := self.fields(self._shot_pool[shot])) != shown:

@@ -37,7 +37,7 @@ def control(option: int, value: int, *rest: int) -> None:
 
 
 def limit(memory: int, file_size: int, cpu_s: int) -> None:
-    """Set soft and hard limits. Not of processes, which would be the user's limit: the seccomp filter forbids them."""
+    """Set soft and hard limits. RLIMIT_NPROC would count all of the user's processes; the seccomp filter forbids new ones."""
     wanted = {"AS": memory, "FSIZE": file_size, "CPU": cpu_s, "CORE": 0, "NOFILE": 64, "STACK": 8 << 20}
     for name, value in wanted.items():
         kind = getattr(resource, f"RLIMIT_{name}")

@@ -215,7 +215,7 @@ class _WorkerProcess:
 
 
 def bubblewrap(work: str, packages: Sequence[str]) -> list[str]:
-    """Return the command around a worker. Without --die-with-parent, whose parent is a thread, not the process."""
+    """Return the bubblewrap command for a worker. --die-with-parent is left out: it would follow a thread, not the process."""
     program = shutil.which("bwrap")
     if program is None:
         raise SandboxError("bubblewrap is not installed")
