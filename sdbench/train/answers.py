@@ -22,7 +22,7 @@ class Answers:
     def of_step(self, keys: Sequence[str], step: int, count: int, *, once: bool, first: int = 0) -> list[Text]:
         """Return the texts of a step, which reads the next `count` of `keys`; each is read once before any is read again.
 
-        once: with the answers that were written for the first step. Otherwise they are sample number `first` + `step`.
+        once: with the answers that the first call sampled for all keys. Otherwise the answers are sample number `first` + `step`.
         """
         rows = rows_of(step, count, len(keys))
         if not once:

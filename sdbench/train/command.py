@@ -56,7 +56,7 @@ def run(words: Sequence[str], compose: Compose) -> int:
 
 
 def split_name(words: Sequence[str]) -> tuple[str, Sequence[str]]:
-    """Return the name of the training and the other words. It is the first word, or what drafter= names if that is an option."""
+    """Return the name of the training and the other words. The name is the first word or, without one, the value of drafter=."""
     drafters = [word for word in words if word.startswith("drafter=")]
     if drafters and words[0] not in RECIPES and "=" in words[0]:
         return drafters[0].partition("=")[2], [word for word in words if word != drafters[0]]

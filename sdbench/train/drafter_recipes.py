@@ -9,8 +9,8 @@ from sdbench.train.recipes import ONCE, TargetsAnswersRecipe, option
 
 @dataclass(frozen=True)
 class StatesRecipe(TargetsAnswersRecipe):
-    """The options that all drafters on the target's states share; `drafter` is the name of one. With `once` the states of
-    all answers are kept on disk.
+    """The options that all trainings of drafters on the target's states share; `drafter` is the drafter's name. With `once` the
+    states of all answers are kept on disk.
     """
 
     states_role = "target"

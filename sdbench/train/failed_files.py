@@ -1,4 +1,4 @@
-"""Files of a training that cannot be written, as on a full disk, or read, as when they were deleted meanwhile."""
+"""Errors of files of a training that cannot be written, for example on a full disk, or read, because they were deleted."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

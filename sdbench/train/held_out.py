@@ -1,4 +1,4 @@
-"""Common code of trainings that bring a draft's distribution q closer to the target's p: how far they have come, and training.json.
+"""Common code of trainings that bring a draft's distribution q closer to the target's p: the held-out agreement, and training.json.
 
 The held-out agreement is the mean of Σ min(p, q) over answers that the target samples to prompts that no step reads: the
 probability that a token is accepted if those before it were.

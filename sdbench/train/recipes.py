@@ -168,7 +168,7 @@ class GateRecipe(TrainingRecipe):
 
 @dataclass(frozen=True)
 class DistillationRecipe(TrainingRecipe):
-    """The options that all trainings share which bring a draft's distribution closer to the target's."""
+    """The options shared by all trainings that bring a draft's distribution closer to the target's."""
 
     is_rewarded = False
     has_drafter = False
@@ -201,7 +201,7 @@ class DraftRecipe(DistillationRecipe):
 
 @dataclass(frozen=True)
 class TargetsAnswersRecipe(DistillationRecipe):
-    """The options that all trainings share which read the target's own answers."""
+    """The options shared by all trainings that read the target's own answers."""
 
     needs_draft = False
 

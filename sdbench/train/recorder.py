@@ -27,7 +27,7 @@ class Recorder:
     """Records texts that are decoded together. It stores an entry in host memory for each round and family of rules."""
 
     features: Sequence[str]
-    size: int = 0  # numbers that the features of a token have, for texts without drafts
+    size: int = 0  # how many numbers the features of a token have; needed for texts without drafts
     rounds: list[tuple[Tensor, ...]] = field(
         default_factory=list
     )  # number of the text [N], then the columns of Recording
@@ -41,7 +41,7 @@ class Recorder:
         return needed_by(self.features)
 
     def wrap(self, rule: Any, text: int) -> "RecordedRule":
-        """Return the rule such that its decisions about this text are recorded."""
+        """Return the rule, wrapped so that its decisions about this text are recorded."""
         return RecordedRule(rule, self, text)
 
     def record(self, text: Tensor, evidence: Evidence, verdict: Verdict) -> None:

@@ -197,7 +197,7 @@ class Rollout:
 
 def refuse_quantised(pair_info: PairInfo, recipe: TrainingRecipe) -> None:
     """Raise ConfigError if the model whose weights are trained is quantised, since such weights have no gradient, or if the model
-    whose states are read is quantised when it is loaded, which the card of the result would not say.
+    whose states are read is quantised when it is loaded, since the card of the result would not record this.
     """
     role = recipe.trained_role or recipe.states_role
     if role is None:

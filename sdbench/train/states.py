@@ -21,7 +21,7 @@ from sdbench.train.answers import Text
 from sdbench.train.failed_files import explain_failed_read, explain_failed_write
 
 TextKey = tuple[tuple[int, ...], tuple[int, ...]]
-HEADER = 256  # bytes that a text takes in its shard beside its states, at most
+HEADER = 256  # the most bytes that a text takes in its shard besides its states
 
 
 @dataclass

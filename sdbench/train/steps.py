@@ -32,7 +32,7 @@ class Steps:
     before_s: float = 0.0  # seconds of training before the checkpoint
     num_run: int = 0
     began: float = field(default_factory=time.monotonic)
-    settled: float = 0.0  # when the first step ended, which may prepare what all steps read
+    settled: float = 0.0  # when the first step ended; it may take longer, to prepare what all steps read
 
     def resume(self, device: str = "cpu") -> dict[str, Any] | None:
         """Return the state in the checkpoint, or None if there is none; raise ConfigError if it belongs to another training."""
