@@ -37,17 +37,17 @@ UNPAIRED = (
 )
 SHOWN = ("quality", "difference", "acceptance", "acceptance_expected", "tokens_per_round", "bias", "n")
 ESTIMATES = SHOWN[:-1]
-# Facts in the harness's results from sdbench that are not knobs; those of OURS are columns, empty for other models.
+# Facts that sdbench adds to the harness's results and that are not knobs. OURS are columns of the table, empty for other models.
 OURS = ["draft", "checkpoints", "numerics", "drafter_options", "seed", "chat_options"]
 FACTS = ("target", *OURS, "drafter", "verifier", "num_draft", "is_lossless", "tasks")
 PAIRED_BY = ["task", "metric", "task_version", "target", "draft", "checkpoints", "numerics", "options", "chat_options"]
-# What a row may be named by: each only where rows that are alike in all before it differ in it.
+# Facts that the label of a row may include: each only if rows that agree in all facts before it differ in this one.
 NAMED_BY = [
     *("task_version", "target", "options", "chat_options", "draft", "checkpoints", "numerics"),
     *("setting", "drafter_options", "seed"),
 ]
 SCORED_BY = ("filter_list", "metric_list", "process_results")  # options of a task that decide its scores
-# Where an object without source lies, in memory or on the disk.
+# The address or the path of an object in its text form: equal options may differ in it.
 LOCATION = re.compile(r" at 0x[0-9a-f]+|(?<=<class ')/[^']*/")
 SHOT_SEED = 1234  # of the harness, if the user gives no --seed
 NONE = Estimate(math.nan, math.nan, math.nan, 0)
@@ -178,7 +178,7 @@ def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:
 def _difference(row: Mapping[Any, Any], frame: pd.DataFrame) -> Estimate:
     """Return a setting's score minus that of the newest lossless evaluation of the same documents, prompts and models.
 
-    There is none where the score is not the mean of the samples, as in RULER, which leaves rows out, or is not finite.
+    There is none if the score is not the mean of the samples, as in RULER, which leaves rows out, or if it is not finite.
     """
     same = (frame[PAIRED_BY] == pd.Series({name: row[name] for name in PAIRED_BY})).all(axis=1)
     lossless = frame[same & (frame["is_lossless"] == True)]  # noqa: E712 - a column of objects
@@ -223,7 +223,7 @@ def write_evaluations(home: Path, frame: pd.DataFrame, command: str) -> Evaluati
 
 
 def labels_of(frame: pd.DataFrame) -> list[str]:
-    """Return the setting of each row, with what else tells it from other rows of its task."""
+    """Return the setting of each row, with the other facts that distinguish it from rows of its task."""
     facts = frame[["task", "metric", *NAMED_BY]].copy()
     facts.loc[frame["is_lossless"].isna(), OURS] = None  # a model of the harness has none of these
     labels = frame["setting"].astype(str)

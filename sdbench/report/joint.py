@@ -105,9 +105,9 @@ def decide_jointly(advice: Sequence[Recommendation]) -> JointDecision:
 
 
 def _with_settings(sweeps: Sequence[Weighed]) -> list[Weighed]:
-    """Return the sweeps with a text for each setting: equal texts in two sweeps are the same rule, options, draft and versions.
+    """Return the sweeps with a text for each setting: equal texts in two sweeps mean the same rule, options, draft and versions.
 
-    Names get the words for a draft or a version that only another of the sweeps needs.
+    Where a draft or a version differs between the sweeps, the names of their settings include it.
     """
     rows = [sweep.cells.assign(sweep=sweep.model) for sweep in sweeps]
     whole = pd.concat(rows, keys=range(len(rows)))

@@ -91,8 +91,8 @@ class Sweep:
 
     @cached_property
     def leading(self) -> tuple[str, ...]:
-        """The curves that figures name: all of them, or as many as there are colours: those likeliest to be on a front, or the
-        first ones where there is no plane, as of a server that reports neither rounds nor times.
+        """The curves that figures name: all of them, or as many as there are colours. Then they are those likeliest to be on a
+        front, or the first ones if there is no plane, as for a server that reports neither rounds nor times.
         """
         if len(self.curves) <= MOST_NAMED or not self.fronts:
             return tuple(self.curves)[:MOST_NAMED]
@@ -145,7 +145,7 @@ class Sweep:
     @property
     def slo(self) -> Mapping[str, float]:
         """Seconds within which a request is good, by name, from the last run that planned any of these cells and whose requests
-        arrived at a rate. Such a run may have measured nothing: bounds are no part of a measurement.
+        arrived at a rate. Such a run may have measured nothing new: changed bounds need no measurement.
         """
         config = self.results.open_config_of(self.belonging)
         return dict((config.get("timing") or {}).get("slo") or {})
@@ -225,7 +225,7 @@ class Sweep:
 
 
 def strict_end_in(also: Sequence[Mapping[str, Any]], setting: Mapping[Any, Any] | pd.Series) -> float | None:
-    """Return the value of a setting's knob at which its rule is the lossless cell, where that was asked for and is a number."""
+    """Return the value of a setting's knob at which its rule is the lossless cell; None if it was not run or is not a number."""
     axes = [axis for labels in also if labels["verifier"] == setting["verifier"] for axis in labels["axes"]]
     values = [axis["value"] for axis in axes if axis["knob"] == setting["knob"] and axis["rank"] == 0]
     return next((float(value) for value in values if isinstance(value, int | float)), None)
@@ -263,7 +263,7 @@ def _with_drafts(cells: pd.DataFrame, sweep: pd.DataFrame) -> pd.DataFrame:
 
 
 def _without_comparisons(rows: pd.DataFrame, is_shared: pd.Series) -> pd.DataFrame:
-    """Return rows of the summary without the comparisons of shared cells, which are with the other target."""
+    """Return rows of the summary without the comparisons of shared cells, since those compare with the other target."""
     compared = [
         name for name in rows if str(name).startswith(("difference", "detectable", "p_", "speedup", "time_ratio"))
     ]

@@ -90,7 +90,7 @@ class Room:
         self.axis.annotate(text, (x, y), (right, up), textcoords="offset points", **look)
 
     def add_first(self, labels: Sequence[Label], *, size: float = SMALL) -> bool:
-        """Place the first of these labels that finds a free spot; the very first if none does. False if it has no spot at all."""
+        """Place the first of these labels that has a free spot, or else the very first label; False if that has no spot at all."""
         free = [label for label in labels if self._best(label._replace(is_needed=False), size) is not None]
         return self.add([(free or list(labels))[0]], size=size) > 0
 

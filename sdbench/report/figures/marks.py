@@ -94,7 +94,7 @@ def curves(sweep: Sweep, *columns: str) -> list[Curve]:
 
 
 def other_curves(sweep: Sweep, *columns: str) -> list[Curve]:
-    """Return the curves without a colour, which a plane draws alike behind the others."""
+    """Return the curves without a colour of their own, which a plane draws in grey behind the others."""
     others = {name: cells for name, cells in sweep.curves.items() if name not in sweep.leading}
     return having([Curve(name, FAINT, ".", cells, cells.iloc[:0]) for name, cells in others.items()], *columns)
 
@@ -162,7 +162,7 @@ def bars(axis: Axes, cells: pd.DataFrame, x: str, y: str, colour: str, **look: A
 
 
 def intervals(axis: Axes, x: pd.Series, low: pd.Series, high: pd.Series, colour: str, width: float) -> None:
-    """Draw vertical intervals: as lines, or as a pale band where there are so many that the lines would make a fence."""
+    """Draw vertical intervals: as lines, or as a pale band if there are too many lines to be told apart."""
     if len(x) > MOST_LINES:
         axis.fill_between(x, low, high, color=colour, alpha=0.16, linewidth=0)
     else:

@@ -209,7 +209,9 @@ def level_panels(
 
 
 def grids(sweeps: Sequence[Sweep]) -> dict[str, Figure]:
-    """Draw a grid of each kind for each temperature, by file name; a second grid for slots run twice, None for a single slot."""
+    """Draw a grid of each kind for each temperature, by file name; a second grid for pairs and tasks that were run twice. A grid
+    needs two panels.
+    """
     layers: dict[tuple[float, int], dict[tuple[str, str], Sweep]] = defaultdict(dict)
     for sweep in sweeps:
         slot = sweep.model, sweep.task

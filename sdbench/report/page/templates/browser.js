@@ -66,7 +66,7 @@ function fillList() {
   parts.none.hidden = state.shown.length > 0;
 }
 
-// Everything an example says, unpacked once when somebody first searches.
+// All words of every example, unpacked once, at the first search.
 function holds(example, asked) {
   return example.id.toLowerCase().includes(asked) || Boolean(state.words && state.words[example.chunk].includes(asked));
 }
@@ -111,7 +111,7 @@ async function open(place) {
     parts[name].textContent = example[name] ?? "Not in these records.";
     parts[name].classList.toggle("absent", example[name] === null);
   }
-  parts.prompt.scrollTop = parts.prompt.scrollHeight; // the question stands at its end, behind the shots
+  parts.prompt.scrollTop = parts.prompt.scrollHeight; // the question is at its end, after the shots
   compare();
 }
 
@@ -133,7 +133,7 @@ function linked() {
   return place < 0 ? null : { group: Number(group), place };
 }
 
-// The worst examples of a recommendation lead to the viewer where it holds them.
+// The worst examples of a recommendation are links to this browser if it holds them.
 for (const link of document.querySelectorAll("a[data-example]")) {
   const group = browserData.groups[link.dataset.group];
   if (group && group.examples.some((each) => each.id === link.dataset.example)) {

@@ -1,4 +1,4 @@
-// The page already holds the decision for every margin: moving the margin only shows another one, that of the margin as it is written.
+// The page already holds the decision for every margin: moving the slider only shows the one for the margin, rounded as it is written.
 function shownDecision(article, decisions, moved) {
   const part = (name) => article.querySelector('[data-part="' + name + '"]');
   const text = moved.toFixed(moved >= 10 ? 0 : moved >= 1 ? 1 : 2), margin = Number(text);
@@ -46,8 +46,8 @@ function showStates(article, decision, margin) {
   nameMarks(svg);
 }
 
-// Names where there is room: first what is recommended and lossless, then what failed, then the others; the rest on hover.
-// Those of the first three are shown wherever they cover no other name; the marks they name are drawn above the others.
+// Show names where there is room: first of the recommended setting and of lossless, then of failed ones, then others; the rest on hover.
+// Names of the classes in NEEDED are shown wherever they cover no other name; their marks are drawn above the others.
 const NEEDED = ["advised", "best", "rejected"];
 const SPOTS = [[1, -9], [-1, -9], [1, 18], [-1, 18], [1, -27], [-1, -27], [1, 36], [-1, 36]]; // side, and how far down
 

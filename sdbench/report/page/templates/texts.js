@@ -16,7 +16,7 @@ function signed(value, scale) {
   return value > 0 && text !== "0.0" ? "+" + text : text;
 }
 
-// What a score is multiplied with where it is shown.
+// The factor by which a score is multiplied where it is shown.
 function scaleOf(name, group) {
   return group.scales[name] ?? 1;
 }

@@ -1,4 +1,4 @@
-// Theme: system, light, dark; kept for the next visit. Copying a command. Everything is opened for the printer.
+// Theme: system, light, dark; kept for the next visit. Copying a command. All closed parts are opened for printing.
 const root = document.documentElement;
 const themeButton = document.getElementById("theme");
 const THEMES = ["system", "light", "dark"];

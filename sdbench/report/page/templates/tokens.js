@@ -1,7 +1,7 @@
 // One token and what is known about it. Texts are a model's words: they go into the page by textContent alone.
 const ORIGINS = {
   a: { name: "accepted draft", text: "The draft proposed it and the rule kept it." },
-  s: { name: "sure draft", text: "The drafter was sure of it, and the rule kept it without asking the target." },
+  s: { name: "sure draft", text: "The drafter was sure of it, and the rule kept it without the target's judgement." },
   r: { name: "replacement", text: "The draft's token was rejected; this one was drawn instead." },
   b: { name: "bonus", text: "The target's own token after a fully kept draft." },
   o: { name: "own token", text: "This model decodes alone: nothing was drafted." },
@@ -19,7 +19,7 @@ function probability(thousandths) {
   return thousandths < 0 ? "< 0.001" : (thousandths / 1000).toFixed(3);
 }
 
-// White space and marks that are seen nowhere else.
+// The text with its white space made visible.
 function visible(text) {
   if (!text) return "(no text)";
   return text.replace(/\r?\n/g, "⏎").replace(/\t/g, "⇥").replace(/^ +| +$/g, (run) => "␣".repeat(run.length));
@@ -52,11 +52,11 @@ function spoken(token) {
   return parts.join(", ");
 }
 
-// The tooltip: one for the page. It follows the pointer's token or the focused one; Escape puts it away.
+// The tooltip: one for the page. It follows the pointer's token or the focused one; Escape hides it.
 const tip = element("div", "tip");
 tip.setAttribute("role", "status");
 tip.hidden = true;
-let pointed = tip; // the token that it speaks of
+let pointed = tip; // the token that it describes
 document.body.append(tip);
 
 function meter(name, thousandths, title) {
@@ -87,7 +87,7 @@ function showTip(span, token) {
   if (has("q")) tip.append(meter("q", token.q, "the draft's probability of the drafted token"));
   if (has("tv")) tip.append(meter("tv", token.tv, "total variation between the two distributions here"));
   if (!has("p")) tip.append(element("p", "tip-text", ["a", "r"].includes(token.origin) ? "p and q were not recorded." : ORIGINS[token.origin].text));
-  if (token.origin !== "o") tip.append(element("p", "tip-foot", "round " + token.round + ", place " + token.slot));
+  if (token.origin !== "o") tip.append(element("p", "tip-foot", "round " + token.round + ", slot " + token.slot));
   tip.hidden = false;
   pointed = span;
   place(span);
