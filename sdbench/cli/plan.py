@@ -32,11 +32,14 @@ def show(what: str, run: Run) -> None:
 def show_plan(run: Run) -> None:
     """Print the generations that are held and missing, downloads, memory and hours."""
     from sdbench.engines.job import prepare
+    from sdbench.passes.job import refuse_another_name, refuse_missing_margins
     from sdbench.passes.table import names_of_cells
 
     has_records = (run.folder / "records").is_dir()
     job = prepare(run, (), may_hash=has_records, is_read=False)  # without records no keys of cells are needed
     cells = [point.cell for point in job.planned]
+    refuse_missing_margins(run)
+    refuse_another_name(run, cells)
     num_texts = len(job.prompts.ids) * run.samples  # of each cell
     results = read(run.folder) if has_records else None
     held = set() if results is None or run.force else results.held()

@@ -297,8 +297,10 @@ def test_another_draft_in_the_folder_of_a_pair_needs_the_pair_s_name(words, micr
     before = sorted((tmp_path / "x" / "records").iterdir())
     options["model.draft"] = f"{micro_pair}/target"
     capsys.readouterr()
-    assert main(words(tmp_path, **options, **{"model.name": "other"})) == 2
-    (sentence,) = [line for line in capsys.readouterr().err.splitlines() if "examples, to" not in line]
+    other = words(tmp_path, **options, **{"model.name": "other"})
+    assert [main(other), main([*other, "--plan"])] == [2, 2]
+    sentence, planned = [line for line in capsys.readouterr().err.splitlines() if "examples, to" not in line]
+    assert planned == sentence
     assert "x holds settings of this run under the pair's name micro, not other: use model.name=micro (" in sentence
     assert sentence.endswith(" or another name=NAME")
     assert sorted((tmp_path / "x" / "records").iterdir()) == before
