@@ -1,7 +1,8 @@
-"""The rows of a batch. They are contiguous in slots 0 … n−1, sorted by family, so that a family's evidence is a view.
+"""The rows of a batch, in slots 0 … n−1 without gaps, sorted by family (rules that one call can judge), so that a family's
+evidence is a view.
 
-A finished row is replaced at once: in the same slot by a request of its family, otherwise the hole moves to where the new row
-belongs, with one move for each family that it crosses.
+A finished row is replaced at once. A request of the same family takes over its slot. Otherwise the gap is closed, and the new
+row is added at the end of its family; each of these two steps moves at most one row per family.
 """
 
 from collections.abc import Hashable, Sequence
@@ -27,7 +28,8 @@ WINDOW = 32  # rounds whose noise is computed at a time
 class Batch:
     """At most `num_rows` rows of at most `capacity` tokens, at most `num_draft` drafted per round; a Context for drafters.
 
-    With captured steps the number of rows is a power of two, with empty rows after the last text.
+    With captured steps (graphs, compile) a round computes a power of two of rows, at most `num_rows`; those after the last text
+    are empty.
     """
 
     target: LM
@@ -57,7 +59,7 @@ class Batch:
 
     @property
     def width(self) -> int:
-        """Rows of the tensors of a round."""
+        """The number of rows in the tensors of a round."""
         return self.target.num_padded(len(self.rows), self.num_rows)
 
     # The Context protocol for drafters.
@@ -79,7 +81,7 @@ class Batch:
         return max(row.num_unread for row in self.rows)
 
     def begin(self, wanted: Sequence[int]) -> tuple[Tensor, Tensor]:
-        """Begin a round: return how much each row may draft [B], and its uniforms [B,2K+1] in the order of `noise.table`."""
+        """Begin a round: return how many tokens each row may draft [B], and its uniforms [B,2K+1] in the order of `noise.table`."""
         rounds = [len(row.drafted) for row in self.rows]
         for slot, number in enumerate(rounds):
             if not number % WINDOW:
@@ -102,7 +104,7 @@ class Batch:
         return self._families
 
     def admit(self, row: Decoding, start: Prepared, slot: int | None = None) -> None:
-        """Add a row: in the slot of a finished one of the same family, or at the end of its family."""
+        """Add a row: in `slot`, that of a finished row of the same family, or at the end of its family (None)."""
         if slot is None:
             slot = len(self.rows)
             self.rows.append(row)
@@ -125,7 +127,9 @@ class Batch:
             states[slot] = state[0]
 
     def write(self, drafts: Tensor, accepted: Tensor, next_token: Tensor) -> Tensor:
-        """Write the block [B,K+1] after each text: drafts [B,K] with next_token [B,1] at accepted [B,1], where the text ends."""
+        """Append to each text its accepted drafts and next_token [B,1]; return the block [B,K+1]: drafts [B,K], with next_token at
+        index accepted [B,1]. What follows next_token in the block is not part of the text.
+        """
         block = torch.cat((drafts, next_token), 1).scatter_(1, accepted, next_token)
         sizes = self.sizes[: len(block)]
         positions = sizes[:, None] + torch.arange(block.shape[1], device=block.device)
@@ -139,7 +143,7 @@ class Batch:
         self.drafter.close()
 
     def remove(self, slot: int) -> None:
-        """Close the hole: the last row of its family moves in, then the last row of each later family."""
+        """Remove a row. The last row of its family closes the gap, then the last row of each later family closes the new gap."""
         gone, free, end = self.rows[slot].family, slot, sum(self.counts[: self.rows[slot].family])
         for count in self.counts[gone:]:
             end += count

@@ -1,4 +1,4 @@
-"""Host time after the device has finished. Without timing, nothing is synchronised."""
+"""Host time, read after the device has finished its work. Without timing, the device is not synchronised."""
 
 import time
 
@@ -9,7 +9,7 @@ from sdbench.types import Timing
 
 
 class Clock:
-    """`is_on`: whole rounds are timed; `is_split`: draft, verify and rest too, with more synchronisation."""
+    """`is_on`: whole rounds are timed; `is_split`: their parts (draft, verify, rest) too, which needs more synchronisation."""
 
     def __init__(self, device: torch.device, mode: bool | str | None) -> None:
         if mode not in (None, False, True, "split"):

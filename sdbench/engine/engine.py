@@ -1,4 +1,4 @@
-"""Two models with what they keep between calls: KV caches and captured steps live as long as their engine."""
+"""A target and its draft, with the KV caches and captured steps that are kept from one call to the next."""
 
 import warnings
 from collections import deque
@@ -29,13 +29,13 @@ class Engine:
     """A target and its draft (None: the drafter reads no model), transformers models in memory.
 
     vocab_size: how many ids may have mass (None: those that both models have). capture: how the steps of a round run: "off"
-    eagerly, "trace" without Python, "graphs" captured once per shape and replayed (CUDA graphs; elsewhere a rehearsal),
-    "compile" by torch.compile; None: graphs for a model on one CUDA device, on the CPU traces of what recurs often, otherwise
+    eagerly, "trace" by TorchScript, "graphs" captured once per shape and replayed (CUDA graphs; without CUDA a stand-in for
+    tests), "compile" by torch.compile; None: graphs for a model on one CUDA device, traces for a narrow model on a CPU, otherwise
     off. Texts do not depend on it. Captured steps are used until something changes that affects logits (lm/fingerprint.py).
-    draft_tokenizer: of a draft with other ids than the target, for drafters that translate; vocab_size is then that of the
-    target. hook: called around each phase of the loop (engine/loop.py), for example to time it. tokenizer_key: that of lm.load,
-    if known. packed: on a CPU, multiply by packed copies of the weights (lm/packed.py): faster, for twice the memory, and texts can
-    differ by rounding. A copy is made again when its weight changes.
+    draft_tokenizer: for drafters that translate, the tokenizer of a draft whose ids differ from the target's; vocab_size is then
+    the target's. hook: called around each phase of the loop (engine/loop.py), for example to time it. tokenizer_key: the hash by
+    lm.load, if known. packed: on a CPU, multiply by packed copies of the weights (lm/packed.py): faster, but takes twice the
+    memory, and texts can differ by rounding. A copy is made again when its weight changes.
     """
 
     target_model: Any
@@ -67,7 +67,7 @@ class Engine:
         return Warp(temperature, top_k, top_p, self.vocab_size)
 
     def drafter(self, drafter: object, warp: Warp, options: Mapping[str, Any] | None = None) -> Drafter:
-        """Return an object unchanged; build a class, or the name of a file in configs/drafter, for these models."""
+        """Build a drafter for these models from a class or the name of a file in configs/drafter; return an object unchanged."""
         parts = self.target, warp, self.draft, self.tokenizer
         setup = DraftSetup(*parts, draft_tokenizer=self.draft_tokenizer, tokenizer_key=self.tokenizer_key)
         return drafters.build(drafter, setup, options)
@@ -83,9 +83,9 @@ class Engine:
         role: str = "target",
         claim: Claim | None = None,
     ) -> Iterator[Generation]:
-        """Decode the requests with the model of this role, alone without a drafter, and yield each as it ends. Requests with
-        the same prompt should be consecutive: it is then prefilled once. `claim` returns the indices of the requests to begin
-        next. It is called when no request waits, until it returns none; by default all requests are begun.
+        """Decode the requests with the model of this role (without a drafter: this model alone) and yield each as it ends.
+        Requests with the same prompt should be consecutive, so that the prompt is prefilled once. `claim` returns the indices of
+        the requests to begin next. It is called whenever no request waits, until it returns none; by default all are begun.
         """
         lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         for rule, num_draft in {(request.verifier, request.num_draft) for request in requests}:
@@ -93,7 +93,7 @@ class Engine:
         for rule in verifiers:
             refuse_tensors(rule)
         numbers = {request.prompt for request in requests}
-        # A draft with another tokenizer counts in other ids, and a text for which it has no room is decoded without drafts.
+        # The limit of a draft with another tokenizer counts other ids; a text that is too long for it is decoded without drafts.
         translates = "draft_tokenizer" in needs_of(drafter, DRAFTER_NEEDS)
         readers = [lm] if translates else self._models_of(lm, drafter)
         refuse_too_long(prompts, numbers, options.max_new_tokens, readers)
@@ -118,7 +118,7 @@ class Engine:
                 return
             except Exception as error:
                 if not is_out_of_memory(error) or num_rows == 1 or not may_halve:
-                    # A kept cache may hold NaN, which would spoil later texts even where it is masked: 0 · NaN is NaN.
+                    # A kept cache may hold NaN, which would spoil later texts even at masked positions: 0 · NaN is NaN.
                     self.forget()
                     raise
                 # Pending requests start again. Their noise is a function of their rounds, so the texts are the same.
@@ -139,11 +139,11 @@ class Engine:
         role: str = "target",
     ) -> None:
         """Capture, before timing starts, each step that a stream of such requests can need: for every KV length between the
-        shortest prompt and the longest text, longest first, because later caches fit into theirs, every number of rows, and
-        every width of the drafter's blocks.
+        shortest prompt and the longest text, every number of rows, and every width of the drafter's blocks. The longest KV
+        length comes first, because the cache that it allocates has room for the others.
 
-        Not covered: steps of a draft with another tokenizer where its text does not have an id for each token. Their shapes
-        depend on what is written, so some are captured when they first run.
+        Not covered: some steps of a draft with another tokenizer. Where it splits the text into another number of tokens than the
+        target's tokenizer, shapes depend on the text, and such steps are captured when they first run.
         """
         lm, drafter = self.models[role == "draft"], drafters.NoDraft() if drafter is None else drafter
         models = self._models_of(lm, drafter)
@@ -151,8 +151,8 @@ class Engine:
             return
         k, once = request.num_draft, replace(options, max_new_tokens=1)
         shortest, longest = min(map(len, prompts)), max(map(len, prompts)) + options.max_new_tokens - 1
-        # A step reads a text and 0 to k tokens after it. Texts that are longest for their KV length have all k within it, and
-        # the shortest has the KV lengths before theirs.
+        # A step reads a text and 0 to k tokens after it. The longest text for each KV length is rehearsed, so that all k tokens
+        # fit within that length; the shortest text covers the KV lengths before these.
         last = {lm.round_up(size + k): size for size in range(shortest, longest + 1)}
         counts = sorted({lm.num_padded(count, options.batch_size) for count in range(1, options.batch_size + 1)})
         for size in sorted({shortest, *last.values()}, reverse=True):
@@ -162,7 +162,7 @@ class Engine:
                 batch_run = partial(Rehearsal, lm, drafter, [text], [rule], once, self.hook, requests)
                 deque(self._decode(batch_run, claim_all(requests), options.batch_size), 0)
             if not any(model.mode in ("graphs", "compile") for model in models):
-                counts = counts[-1:]  # a trace serves every length, at which one number of rows is enough to check it
+                counts = counts[-1:]  # a trace serves every KV length; one number of rows is enough to check each
 
     def capture_at_once(self) -> None:
         """Capture each step the first time it runs from now on, for example in a warm-up before timing."""
@@ -179,7 +179,7 @@ class Engine:
 
 
 def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) -> None:
-    """Raise ValueError if a rule or a drafter declares that it cannot do this."""
+    """Raise ValueError if a rule or a drafter declares a limit that this temperature, draft length or drafter violates."""
     has_model = "draft" in needs_of(drafter, DRAFTER_NEEDS)
     has_logits = has_model and getattr(drafter, "has_logits", True)
     calls_sure = bool(getattr(drafter, "calls_sure", False))
@@ -192,7 +192,7 @@ def refuse_limits(drafter: Drafter, rule: Verifier, warp: Warp, num_draft: int) 
 
 
 def refuse_foreign_ids(prompts: Sequence[Sequence[int]], numbers: Iterable[int], num_ids: int) -> None:
-    """Raise ValueError for a prompt with an id that not both models have, such as a marker that was added to the target's."""
+    """Raise ValueError for a prompt with an id that one of the models lacks, such as a special token added only to the target."""
     for number in sorted(numbers):
         if (largest := max(prompts[number], default=0)) >= num_ids:
             raise ValueError(
@@ -204,7 +204,7 @@ def refuse_foreign_ids(prompts: Sequence[Sequence[int]], numbers: Iterable[int],
 def refuse_too_long(
     prompts: Sequence[Sequence[int]], numbers: Iterable[int], max_new_tokens: int, models: Sequence[LM]
 ) -> None:
-    """Raise ValueError for a text that could become longer than a model's positions."""
+    """Raise ValueError for a text that could become longer than a model's number of positions."""
     for model, number in product(models, sorted(numbers)):
         size = len(prompts[number])
         if model.limit is not None and size + max_new_tokens > model.limit:

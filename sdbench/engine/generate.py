@@ -40,12 +40,12 @@ def generate(
     tokenizer: Any = None,
     engine: Engine | None = None,
 ) -> list[Generation]:
-    """Decode every prompt under every verifier, `samples` times each; generations in the order prompt, verifier, sample.
+    """Decode every prompt under every verifier, `samples` times each; return generations in the order prompt, verifier, sample.
 
     target, draft: transformers models in memory; draft=None without a drafter decodes autoregressively. prompts: lists of token
-    ids. stop_ids None: the end-of-text ids of the target's generation_config; (): none. should_stop: called with a text's new
-    ids. keys: one int or string per prompt, default its index; they determine the noise. progress: called with each generation
-    that ended. timing: True for seconds of each generation, "split" also for those of draft, verification and the rest.
+    ids. stop_ids: None takes the end-of-text ids of the target's generation_config, () none. should_stop: called with a text's new
+    ids. keys: one int or string per prompt, default its index; they determine the noise. progress: called with each finished
+    generation. timing: True measures the seconds of each generation, "split" also those of draft, verification and the rest.
     drafter: an object, a class, or the name of a file in configs/drafter; None: the draft model. engine: an Engine that keeps
     KV caches and captured steps between calls; it has its own models, vocab_size, tokenizer and capture, and target and draft
     must be the same models or None.
@@ -53,7 +53,7 @@ def generate(
     The output depends only on (seed, key, sample, verifier), in float64 token for token; in lower precision a batch of another
     shape may round a near-tie differently.
     """
-    # Over 40 lines: each of its options is a line of the signature, and documented.
+    # Over 40 lines, because each option takes a line of the signature and is documented.
     num_draft, max_new_tokens = _whole("num_draft", num_draft, 0), _whole("max_new_tokens", max_new_tokens, 1)
     samples, batch_size = _whole("samples", samples, 1), _whole("batch_size", batch_size, 1)
     seed, rules = _whole("seed", seed), _rules(verifiers)
@@ -128,7 +128,7 @@ def _ids(name: str, value: Any, num_ids: int, which: str, wanted: str = "a list 
 
 
 def _keys(keys: Sequence[Key] | None, count: int) -> list[Key]:
-    """Return one key per prompt, with the strings and integers of NumPy as Python's."""
+    """Return one key per prompt, with NumPy's strings and integers converted to Python's."""
     try:
         given = range(count) if keys is None else keys
         names: list[Key] = [str.__str__(key) if isinstance(key, str) else int(index(key)) for key in given]

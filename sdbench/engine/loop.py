@@ -24,17 +24,17 @@ from sdbench.lm.model import LM
 from sdbench.probs import Warp, clamp_nan_ids, has_nan_law, is_ids, law_dtype, slice_size
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
 
-# A context around a phase ("admit", or "round", in it "draft", "score", "verify" and "commit", in that "measure" and "observe") of
-# so many rows.
+# A context around a phase of so many rows. The phases are "admit" and "round"; inside "round" are "draft", "score", "verify" and
+# "commit"; inside "commit" are "measure" and "observe".
 PhaseHook = Callable[[str, int], AbstractContextManager[object]]
 
 
-# Called with the number of texts that were begun, or of tokens that were written, since the last call; with both below zero for
-# texts that were cut off, which begin anew.
+# Called with the number of texts begun and the number of tokens written since the last call. Both are negative for texts that were
+# interrupted and will start again.
 Watch = Callable[[int, int], object]
 
 
-# Returns the indices of the requests to begin next; none if there are none now.
+# Returns the indices of the requests to begin next; empty if there are none now.
 Claim = Callable[[], Sequence[int]]
 
 
@@ -93,7 +93,7 @@ class BatchRun:
         self.laws: Tensor | None = None
 
     def run(self) -> Iterator[Generation]:
-        """Decode until nothing waits. Inference mode is on only inside a round; between yields the caller's mode is on."""
+        """Decode until nothing waits. Inference mode is on only inside a step of the loop; at a yield the caller's mode is on."""
         watch = self.options.watch
         num_draft = max(request.num_draft for request in self.requests)
         longest = max(len(self.prompts[request.prompt]) for request in self.requests) + self.options.max_new_tokens
@@ -111,7 +111,7 @@ class BatchRun:
                     self._round(batch)
                 if watch is not None:
                     watch(0, sum(len(row.tokens) for row in batch.rows) - before)
-                # Before anything is admitted, so that running out of memory cannot lose a finished text.
+                # Yield before anything is admitted, so that running out of memory cannot lose a finished text.
                 for row in [row for row in batch.rows if row.is_done][::-1]:
                     del self.pending[row.index]
                     yield row.finish(self.clock.timing(row))
@@ -121,7 +121,7 @@ class BatchRun:
             batch.close()
 
     def _refill(self, batch: Batch) -> None:
-        """Replace finished rows by waiting requests. Last slots first: closing a hole moves later rows only."""
+        """Replace finished rows by waiting requests. The last slots come first, because closing a gap moves only later rows."""
         for slot in [slot for slot in range(len(batch.rows)) if batch.rows[slot].is_done][::-1]:
             if self._is_waiting() and batch.family_of[self.queue[0][1].verifier] == batch.rows[slot].family:
                 self._admit(batch, slot)
@@ -131,7 +131,7 @@ class BatchRun:
             self._admit(batch)
 
     def _is_waiting(self) -> bool:
-        """Return whether a request waits. When none does, claim more, until nothing is returned."""
+        """Return whether a request waits. If none does, claim more, unless an earlier claim has returned nothing."""
         if not self.queue and self.has_more:
             claimed = {number: self.requests[number] for number in self.claim()}
             self.has_more = bool(claimed)
@@ -155,7 +155,7 @@ class BatchRun:
     def _round(self, batch: Batch) -> None:
         begun_s, count = self.clock.read(), len(batch.rows)
         wanted = [row.draft_length for row in batch.rows]
-        k = max(wanted) if self.target.mode == "off" else batch.num_draft  # shapes that recur
+        k = max(wanted) if self.target.mode == "off" else batch.num_draft  # captured steps need shapes that recur
         lengths, u = batch.begin(wanted)
         with self.hook("draft", count):
             draft = self.drafter.draft(batch, k, lengths, u[:, :k], self.needs)
@@ -180,9 +180,10 @@ class BatchRun:
                     row.split_s = [old + new for old, new in zip(row.split_s, parts, strict=True)]
 
     def _score(self, batch: Batch, draft: DraftBlock) -> tuple[Evidence, Tensor]:
-        """Run the target over what it has not read of the texts and over the draft: its law at each drafted slot and after.
+        """Run the target over the unread end of each text and over the draft; return its law at each drafted slot and after them.
 
-        The evidence has valid ids only. Beside it, ids [B,1+K] are V where logits were NaN: the target's, then the draft's.
+        The evidence has valid ids only. The second result, ids [B,1+K], is V where logits were NaN: first the target's, then
+        those of each draft.
         """
         sizes, warp, num_unread = batch.lengths, self.options.warp, batch.num_unread
         wanted = tuple(sorted((self.needs | self.drafter_needs) & {"raw", "target_hidden", "layer_hidden"}))
@@ -209,9 +210,9 @@ class BatchRun:
         return (evidence, ids) if count == len(ids) else (evidence.rows(slice(0, count)), ids[:count])
 
     def _law_memory(self, num_rows: int, num_slots: int) -> Tensor | None:
-        """Return memory [B,K+1,V] for the target's laws, the same in each round: to get it anew costs time.
+        """Return memory [B,K+1,V] for the target's laws. It is reused in each round, because allocating it takes time.
 
-        None where laws are ids or few, or steps are captured and keep their results.
+        None if laws are ids or small, or if steps are captured, since these keep memory for their results.
         """
         shape, device = (num_rows, num_slots, self.num_ids), self.target.device
         size = math.prod(shape)
@@ -250,7 +251,7 @@ class BatchRun:
         return torch.cat(parts).tolist()
 
     def _commit(self, batch: Batch, wanted: list[int], ids: Tensor, evidence: Evidence, verdict: Verdict) -> None:
-        """Write the block after each text (what lies after its new end is overwritten later), then count on the host."""
+        """Write the block after each text, then count on the host. Tokens after the new end of a text are overwritten later."""
         accepted, next_token = verdict.accepted[:, None], verdict.next_token[:, None]
         offered = evidence.draft.lengths[:, None]
         emitted = batch.write(evidence.draft.tokens, accepted, next_token)

@@ -1,7 +1,7 @@
 """Prefill of prompts: each is prefilled once, consecutive short ones together.
 
-A prompt that one request alone needs, in a batch of one row, is prefilled in whole chunks only: its first round reads the rest
-with the first drafts, so that a text takes one forward pass fewer of each model.
+In a batch of one row, a prompt that only one request needs is prefilled in whole chunks only. Its first round reads the rest
+together with the first drafts, which saves one forward pass of each model per text.
 """
 
 from collections import Counter
@@ -36,7 +36,7 @@ class Prefixes:
     target: LM
     drafter: Drafter
     prompts: Sequence[Sequence[int]]
-    num_rows: int  # rows of a call, at most those of a batch, which is halved when memory runs out
+    num_rows: int  # most rows of a call: those of the batch, which are halved when memory runs out
     clock: Clock
 
     def __post_init__(self) -> None:
@@ -45,14 +45,14 @@ class Prefixes:
         self.leaves_rest = (
             self.num_rows == 1  # other rows would have as many tokens computed in that round
             and self.target.mode == "off"  # captured steps have shapes that recur
-            and self.target.known is None  # known prompts are not read again
-            and not self.clock.is_split  # a round's parts would be mixed with the prompt's
+            and self.target.known is None  # prompts that are kept (lm/known.py) are not read again
+            and not self.clock.is_split  # the seconds of a round's parts would include reading the prompt
             and not reads_target(self.drafter)
         )
         self._prepared: dict[int, Prepared] = {}
 
     def expect(self, numbers: Iterable[int]) -> None:
-        """Note which prompts will be taken, each as often as it is named."""
+        """Count how often each prompt will be taken: as often as its number occurs here."""
         self.num_left.update(numbers)
 
     def take(self, number: int, waiting: Iterable[int]) -> Prepared:
@@ -66,7 +66,7 @@ class Prefixes:
         return prepared
 
     def _together(self, number: int, waiting: Iterable[int]) -> list[int]:
-        """Return this prompt and the next ones without a prefix, as many as one padded call takes."""
+        """Return this prompt and the next ones that are not prepared yet, as many as fit in one padded call."""
         numbers, longest = [number], len(self.prompts[number])
         for other in waiting:
             if other in self._prepared or other in numbers:

@@ -9,11 +9,11 @@ from sdbench.types import DraftBlock, PartialForward
 
 
 class Rehearsal(BatchRun):
-    """Run each step that a round after these texts can need, then end them without a token.
+    """Run each step that a round after these texts can need, then end the texts without a new token.
 
-    A drafter whose blocks have slots even where it may offer nothing always gives as many. Blocks of other drafters are as wide
-    as what they offer. They draft at every length, and the target scores every width, whatever was offered. If the target runs
-    eagerly, all blocks narrow at the end of a text, and only drafts have steps to capture.
+    Some drafters return blocks of a fixed width, even if they may offer no token: one round covers these. Blocks of the others
+    are as wide as what they offer, so they draft at every length, and the target scores a block of every width. If the target
+    runs eagerly, only drafts have steps to capture; blocks become narrower near the end of a text, so every width is drafted.
     """
 
     def _round(self, batch: Batch) -> None:

@@ -1,4 +1,4 @@
-"""A text while it is being decoded: what the host knows of it, and the Generation that results."""
+"""A text while it is being decoded: its request, tokens and counts on the host, and the Generation that results."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -60,7 +60,7 @@ class Decoding:
 
     @property
     def draft_length(self) -> int:
-        """How many tokens to draft now: the next token always has room after the draft, as in transformers."""
+        """How many tokens to draft now; the budget keeps room for the token that follows the draft, as in transformers."""
         return min(self.request.num_draft, self.budget - len(self.tokens) - 1)
 
     @property
@@ -78,7 +78,7 @@ class Decoding:
         stop_ids: frozenset[int],
         should_stop: StopTest | None,
     ) -> None:
-        """Apply a verdict on the first `offered` drafts, not counting after a stop; `spared`: whether each was not judged."""
+        """Apply a verdict on the first `offered` drafts; nothing after a stop counts. `spared`: which drafts were not judged."""
         kept = 0
         for token in (*drafted[:accepted], next_token):
             kept += 1

@@ -1,4 +1,4 @@
-"""The target's part of a round, as a step that can be captured."""
+"""The target's forward pass of a round, as a step that can be captured."""
 
 from collections.abc import Sequence
 
@@ -23,10 +23,10 @@ def score_block(
     *states: Tensor,
     out: Tensor | None = None,
 ) -> tuple[Tensor, ...]:
-    """Run the target over ids [B,T] at these positions: the end of each text that it has not read, and K drafts.
+    """Run the target over ids [B,T] at these positions: the unread end of each text, and K drafts.
 
-    Return its law after the last `keep` = K+1 of them, [B,K+1,V] or at temperature 0 ids [B,K+1], and what else is wanted there.
-    The first `num_layers` layers have run; `states` are theirs. The law is written to `out`, if that is given.
+    Return its law after each of the last `keep` = K+1 ids, [B,K+1,V] or at temperature 0 ids [B,K+1], then what `wanted` names at
+    the same positions. The first `num_layers` layers have run; `states` are their output. The law is written to `out` if given.
     """
     plan = target.plan(positions, cache, kv_length)
     with target.layer_states("layer_hidden" in wanted) as layer_states:
