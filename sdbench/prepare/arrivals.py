@@ -1,4 +1,4 @@
-"""When requests arrive at a server: at Poisson times, or at those of a file. All timed settings get the same times."""
+"""When requests arrive at a server: at Poisson times, or at times from a file. All timed settings get the same times."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from sdbench.imports import import_object
 
 @dataclass(frozen=True)
 class Arrivals:
-    """Which prompt is sent when. `times` are ascending seconds from the start; `examples` name the prompts."""
+    """Which prompt is sent at which time. `times` are ascending seconds from the start; `examples` name the prompts."""
 
     rates: tuple[float, ...]  # requests per second at the time of each request, on average
     repeat: int
@@ -32,26 +32,26 @@ class Arrivals:
 
     @cached_property
     def key(self) -> str:
-        """A hash of everything that decides which prompt is sent when."""
+        """A hash of everything that decides which prompt is sent at which time."""
         options = {"tokens": self.tokens} if self.tokens else {}
         options |= {"cache": True} if self.has_cache else {}
         return digest_of(json.dumps([self.repeat, self.times, self.examples, *([options] if options else [])]))
 
     @property
     def option(self) -> str:
-        """The option that asks for these requests."""
+        """The option of the command line that requests these arrivals."""
         return f"timing.{self.kind}"
 
     @cached_property
     def loop(self) -> str:
-        """A hash of what decides the loop but its repeat: only loops with the same hash are repeats of each other."""
+        """A hash of everything that decides the loop except its repeat: loops with the same hash are repeats of each other."""
         source = self.times if self.kind == "trace" else self.seed  # a trace has the same times in each repeat
         parts = [self.kind, source, self.rates, self.examples, self.tokens, self.has_cache]
         return digest_of(json.dumps(parts))
 
 
 def refuse_timing(run: Run) -> None:
-    """Raise if a server is asked for batches, or another engine for requests at a rate, or if a trace cannot be read."""
+    """Raise if batches are requested of a server, or arrivals of an engine that cannot send them, or if a trace is unreadable."""
     if run.timing is None:
         return
     if run.timing.batch_size > 1 and run.engine.name != NATIVE.name:
@@ -72,8 +72,8 @@ def refuse_timing(run: Run) -> None:
 
 
 def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
-    """Return arrivals for each rate, ramp or trace, and repeat. Prompts are sent in the order of the run, then again from the
-    first.
+    """Return the arrivals of each repeat, for each rate and for the ramp and the trace. Prompts are sent in the order of the run,
+    then again from the first.
     """
     timing = run.timing
     if timing is None:
@@ -99,7 +99,7 @@ def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
 def poisson_times(rate: float, count: int, seed: int | str, repeat: int) -> tuple[float, ...]:
     """Arrivals with exponential gaps, scaled so that the last one is at count / rate, as `vllm bench serve` does.
 
-    The gaps of two rates differ by a constant factor only, so that chance does not add to the difference between two loads.
+    The gaps of two rates differ only by a constant factor, so that chance does not add to the difference between two loads.
     """
     generator = random.Random(f"arrivals/{seed}/{repeat}")
     times = list(accumulate(generator.expovariate(1) for _ in range(count)))
@@ -121,7 +121,7 @@ def read_trace(file: str) -> tuple[float, ...]:
     try:
         lines = Path(file).expanduser().read_text().splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
+        reason = getattr(error, "strerror", None) or "it is not text"
         raise ConfigError(f"timing.trace={show(file)} cannot be read: {reason}") from None
     numbered = [(number, _time_of(file, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
     for (_, earlier), (number, later) in pairwise(numbered):

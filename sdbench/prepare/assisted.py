@@ -1,4 +1,4 @@
-"""What transformers' assisted generation needs, checked before weights are read and texts decoded."""
+"""What transformers' assisted generation needs; checked before weights are read and texts are decoded."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def refuse_assisted(run: Run, pair_info: PairInfo, parts: Parts) -> None:
-    """Raise a ConfigError if `timing.assisted` cannot be timed, or would be compared with other drafts than those it makes."""
+    """Raise a ConfigError if `timing.assisted` cannot be timed, or if no drafter of the run is comparable with it."""
     if run.timing is None or not run.timing.assisted:
         return
     if run.engine.name != NATIVE.name or "draft" not in pair_info.configs:

@@ -1,4 +1,4 @@
-"""The points of a sweep: which rule judges, with which model and drafter, and the cell in the records."""
+"""The points of a sweep: the rule that judges, the models and the drafter, and the cell in the records."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ENGINE_LAW", "Point", "checkpoints_of", "decoding_of", "law_of", "points"]
 
-ENGINE_LAW = "2"  # change it when the same knobs would give other texts, or keys change; CHANGELOG.md says why
-TEXTS = {"text": "2"}  # version of texts that begin with a blank where the tokenizer drops it; version 1 had none
+ENGINE_LAW = "2"  # change it if the same knobs would give other texts, or if keys change; CHANGELOG.md gives the reason
+TEXTS = {"text": "2"}  # for tokenizers that drop a text's first blank: version 2 keeps it, version 1 did not
 ROLES = {"pair": ("target", "draft"), "target": ("target",), "draft": ("draft",)}
 WORDED, TOKENISED = 256, 8  # rows of the split whose prompts are hashed as text and as ids
 NOT_OF_THE_KEY = ("n", "seed", "dataset_commit")  # these select rows; the rows are hashed instead
@@ -31,8 +31,8 @@ NOT_OF_THE_KEY = ("n", "seed", "dataset_commit")  # these select rows; the rows 
 
 @dataclass(frozen=True)
 class Point:
-    """A cell and how it is decoded. `role`: "pair", or "target" or "draft" alone, then num_draft is 0. `drafter`: the drafter
-    of a pair.
+    """A cell and how it is decoded. `role`: "pair", or "target" or "draft" for one model alone, where num_draft is 0.
+    `drafter`: the drafter of a pair.
     """
 
     cell: Cell
@@ -43,16 +43,16 @@ class Point:
 
     @property
     def stream(self) -> tuple[str, str]:
-        """Equal for points that one batch can hold: the same models and the same drafter."""
+        """A key that is equal for points that one batch can hold: those with the same models and the same drafter."""
         return self.role, "" if self.drafter is None else self.drafter.name
 
 
 def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[Point]:
-    """Return for every drafter lossless and every setting of every rule at every draft length, then the target and the draft
-    alone.
+    """Return the points of every drafter and draft length, lossless first, then every setting of every rule; and at the end those
+    of the target alone and the draft alone.
 
-    A setting with the same texts as lossless, such as w = 1 of the ensemble, is a point whose cell is `same_as` the lossless
-    one.
+    A setting with the same texts as lossless, such as w = 1 of the ensemble, is a point whose cell names the lossless cell in
+    `same_as`.
     """
     from sdbench.verify import Exact
 
@@ -79,7 +79,7 @@ def points(run: Run, task: DataTask, pair_info: PairInfo, parts: Parts) -> list[
         lossless = add("lossless", drafter, Exact(), k)
         for built in parts.sweeps:
             for rule, setting in zip(built.rules, built.sweep.settings, strict=True):
-                if type(rule) is not Exact:  # lossless is there already, under the name that every run uses
+                if type(rule) is not Exact:  # the lossless rule is already added, under the name that every run uses
                     add(built.sweep.name, drafter, rule, k, setting, built.sweep.knobs)
     add("target", "target", Exact())
     if "draft" in pair_info.checkpoints and parts.has_one_vocabulary:  # otherwise the prompts are not ids of the draft
@@ -138,7 +138,7 @@ class _CellMaker:
         setting: Mapping[str, Any],
         knobs: tuple[Knob, ...],
     ) -> dict[str, Any]:
-        """Everything else that decides a text or its score."""
+        """Return everything that decides a text or its score, besides the other fields of the cell."""
         options: dict[str, Any] = {"role": role, "drafter": drafter, "stops": self.task.stop}
         decoding = decoding_of(self.run, self.pair_info, rule, setting, knobs, **options)
         task = version_of(type(self.task), version=self.task.version)
@@ -151,12 +151,12 @@ class _CellMaker:
 
 
 def law_of(rule: Verifier) -> str:
-    """Return the rule that decides, with the version of the engine."""
+    """Return the name of the rule's class, with the version of the engine."""
     return f"{type(rule).__name__.lower()}/{ENGINE_LAW}"
 
 
 def checkpoints_of(pair_info: PairInfo, role: str, drafter: DrafterClass | None) -> dict[str, str]:
-    """Return the weights on which texts depend: the draft's only if the drafter reads them."""
+    """Return the weights on which texts depend, by role; the draft's only if the drafter reads them."""
     has_draft = role == "draft" or (drafter is not None and drafter.needs_draft)
     roles = [name for name in ROLES[role] if name == "target" or has_draft]
     return {name: pair_info.checkpoints[name] for name in roles if name in pair_info.checkpoints}
@@ -203,7 +203,7 @@ def _draft_tokenizer_key(pair_info: PairInfo) -> str:
 
 
 def _drafter_content(drafter: DrafterClass, files: Mapping[str, str]) -> dict[str, Any]:
-    """Name and options of a drafter. A trained head or gate counts by its content, not by its path."""
+    """Return the name and the options of a drafter, with a hash of a trained head or gate in place of its path."""
     heads = {name: files[f"drafter.{name}"][:8] for name in ("head", "length_head") if f"drafter.{name}" in files}
     return {"name": drafter.name, **drafter.component.options, **heads}
 
@@ -221,7 +221,7 @@ def _task_content(task: DataTask) -> dict[str, Any]:
     from sdbench.tasks.data import rows_hash
 
     described = {key: value for key, value in task.describe().items() if key not in NOT_OF_THE_KEY}
-    # The word of older keys, though records now say more: which rows are shots is hashed with the wording.
+    # Keys keep this older form, though records now say more; the rows used as shots are hashed with the wording.
     described["shots_from"] = "fixed" if task.rules.fixed_shots else task.rules.shots
     return {
         "task": described,
@@ -232,10 +232,11 @@ def _task_content(task: DataTask) -> dict[str, Any]:
 
 
 def _prompt_digests(task: DataTask, pair_info: PairInfo, parts: Parts) -> dict[str, Any]:
-    """Hash how rows become the ids that a model reads. The hash does not depend on n, so all cells of a task's split share it.
+    """Hash how rows become the ids that a model reads. The hashes do not depend on n, so all cells of a task's split share them.
 
-    It covers the wording of the first rows with their shots, the tokenizer, and the ids of the first prompts, which depend on
-    the chat template, its options and the library that applies them. Later rows are hashed with the split, code by its version.
+    They cover the wording of the first rows with their shots, the tokenizer, and the ids of the first prompts, which depend on
+    the chat template, its options and the library that applies them. Not covered here: later rows, which are in the hash of all
+    rows, and the task's code, which has a version.
     """
     prompts = [task.prompt_of(key) for key in islice(task.rows, WORDED)]
     words = [
@@ -253,13 +254,15 @@ def _prompt_digests(task: DataTask, pair_info: PairInfo, parts: Parts) -> dict[s
 
 
 def _task_files(run: Run, task: DataTask) -> dict[str, str]:
-    """Files and folders in the options of this task alone; those of all tasks are hashed as rows and, mostly, with the wording."""
+    """Hash files and folders in options that only this task has. Files in the options of all tasks are hashed as rows and, in
+    most cases, with the wording.
+    """
     from sdbench.tasks.base import DataTask
 
     known = (*DataTask.__dataclass_fields__, *task.WORDS)
     free_options = {name: value for name, value in run.task.free.items() if name not in known}
     options = {**free_options, "extra_metrics": task.extra_metrics}
-    # Prompts that are not hashed with the wording may have other rows of this file.
+    # Prompts that are not hashed with the wording may show other rows of this file.
     if task.pad_to is not None or (task.draws_shots and len(task.rows) > WORDED):
         options["shots_data"] = None if task.shots_data is None else str(task.shots_data)
     return files_of(options, prefix="task")

@@ -8,11 +8,11 @@ from sdbench.config import ConfigError
 
 DRAFT_CARD = "distilled.json"
 IN_RECORDS = ("model", "task", "temperature", "loss", "steps", "seed")
-OF_SOME = ("keep_layers",)  # of a draft that was made of the target's layers
+OF_SOME = ("keep_layers",)  # only for a draft that consists of the target's layers
 
 
 def distillation_of(folder: Path) -> dict[str, Any] | None:
-    """Return how the draft in a folder was distilled, and towards which target; None for any other draft."""
+    """Return how the draft in a folder was distilled, and from which target; None for a draft that was not."""
     path = folder / DRAFT_CARD
     if not path.is_file():
         return None

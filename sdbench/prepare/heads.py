@@ -1,4 +1,4 @@
-"""The heads of a run's rules, and their names in records."""
+"""The trained heads of a run's rules and drafters, and their names in records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ TRAINED_AT = ("task", "temperature")
 
 
 def heads_of(rule: object, prefix: str = "") -> dict[str, Head]:
-    """Return the heads of a rule and of the rules within it, by option: head, or rule.head."""
+    """Return the heads of a rule and of the rules within it, by the option that names each: head, or rule.head."""
     from sdbench.verify.head import Head
 
     heads: dict[str, Head] = {}
@@ -33,12 +33,12 @@ def heads_of(rule: object, prefix: str = "") -> dict[str, Head]:
 
 
 def with_labels(rule: object, setting: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a setting with the identity of a head instead of its path."""
+    """Return a setting with the label of each head in place of its path."""
     return {**setting, **{option: head.label for option, head in heads_of(rule).items()}}
 
 
 def contents(rule: object) -> dict[str, Any]:
-    """Return what a cell stores about its heads: their identity, and where they were trained."""
+    """Return what a cell stores about its heads: the hash of each, and the task and temperature of its training."""
     return {
         option: {"digest": head.digest, **{name: head.card.get(name) for name in TRAINED_AT}}
         for option, head in heads_of(rule).items()
@@ -46,8 +46,8 @@ def contents(rule: object) -> dict[str, Any]:
 
 
 def drafting_of(run: Run, drafter: DrafterClass) -> dict[str, Any]:
-    """Return what decides a drafter's distributions besides its class and checkpoints: its options but those of its length, files
-    by their content, and how its draft is quantised.
+    """Return what decides a drafter's distributions besides its class and checkpoints: its options except those of its length,
+    with a hash in place of each file, and how its draft is quantised.
     """
     options = {name: value for name, value in drafter.component.options.items() if name not in LENGTH_OPTIONS}
     digests = {name: drafter.files[f"drafter.{name}"] for name in options if f"drafter.{name}" in drafter.files}
@@ -56,7 +56,7 @@ def drafting_of(run: Run, drafter: DrafterClass) -> dict[str, Any]:
 
 
 def known_drafting(run: Run, drafter: DrafterClass) -> dict[str, Any] | None:
-    """Return `drafting_of` for a drafter with a gate; None for others, since files take a while to hash."""
+    """Return `drafting_of` for a drafter with a gate; None for others, because hashing their files would take time."""
     return drafting_of(run, drafter) if drafter.component.options.get("length") == GATE else None
 
 
@@ -76,8 +76,8 @@ def drafter_cards(parts: Parts) -> Iterator[tuple[str, DrafterClass, Mapping[str
 
 
 def warn_of_foreign_drafter_heads(run: Run, parts: Parts) -> None:
-    """Warn of a drafter's gate or head that was trained for another task or temperature: its estimates or drafts are worse
-    there, no text is.
+    """Warn of a drafter's gate or head that was trained for another task or temperature. Its estimates or drafts are then worse,
+    but texts are not.
     """
     from sdbench.draft.gate import DRAFTING
 
@@ -94,7 +94,7 @@ def warn_of_foreign_drafter_heads(run: Run, parts: Parts) -> None:
 
 
 def _warn_of_unknown_drafting(run: Run, drafter: DrafterClass, name: str) -> None:
-    """Warn of the options of a drafter whose gate is of an earlier version, which did not write them to its card."""
+    """Warn if a gate's card does not name the drafter's options, as in earlier versions of sdbench, and the run sets some."""
     options = [f"{key}={show(value)}" for key, value in drafting_of(run, drafter).items() if value is not None]
     if options:
         warn(

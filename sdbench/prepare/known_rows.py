@@ -1,4 +1,4 @@
-"""The rows of a file that a training reads (task.data=): its card has a hash of each, and a run on one of them prints a warning."""
+"""The rows of a file (task.data=) that a training read. Its card holds a hash of each; a run on one of them prints a warning."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long texts in progress become, estimated from those that have ended."""
+"""How long texts in progress will become, estimated from the texts that have ended."""
 
 import math
 from bisect import bisect_right
@@ -9,7 +9,7 @@ from statistics import NormalDist
 STEPS = 48  # of the sum in `expected_longest`
 FITS = 30  # steps of expectation maximisation
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples modulo 1 are spread evenly, however many there are
-PRIOR_TEXTS, PRIOR_SIGMA = 3, 0.6  # weight, in texts, of a usual spread of the logarithms of lengths, and this spread
+PRIOR_TEXTS, PRIOR_SIGMA = 3, 0.6  # prior on the spread of log lengths: its weight, in texts, and its value
 STANDARD = NormalDist()
 
 
@@ -30,8 +30,8 @@ class LogLengths:
     def fit(self, ages: Sequence[float], texts_per_age: float) -> NormalDist:
         """Fit the law to the finished texts and to texts in progress, which become longer than their `ages`.
 
-        Without the texts in progress the law would be that of the texts that end first, the short ones. Maximises the likelihood
-        of censored data, times that of the prior, by expectation maximisation.
+        Without the texts in progress the fit would be biased to short texts, which end first. It maximises the likelihood of
+        censored data times the prior, by expectation maximisation. Each age stands for `texts_per_age` texts.
         """
         logs = [log_of(age) for age in ages]
         count = self.count + texts_per_age * len(logs)
@@ -50,7 +50,7 @@ class LogLengths:
 
 
 def likely_lengths(law: NormalDist, ages: Sequence[float], texts_per_age: float, longest: float) -> list[float]:
-    """Return lengths of texts that have `ages` tokens so far and whose logarithms have this law: evenly spread quantiles."""
+    """Return likely lengths of texts that have `ages` tokens so far: evenly spread quantiles of this law of their logarithms."""
     lengths = []
     for number, age in enumerate([*ages] * max(1, round(texts_per_age))):
         shorter = law.cdf(log_of(age))
@@ -65,20 +65,20 @@ def log_of(length: float) -> float:
 
 
 def mean_beyond(z: float) -> float:
-    """Return the mean of the part beyond z of a standard normal law."""
+    """Return the mean of a standard normal variable, given that it exceeds z."""
     share = STANDARD.cdf(-z)
     return STANDARD.pdf(z) / share if share > 0 else z
 
 
 def mean_rest(lengths: Sequence[float], age: float) -> float:
-    """Return how much longer than `age` the longer ones of `lengths`, in order, are on average; 0 if there is none."""
+    """Return by how much those of the sorted `lengths` that exceed `age` exceed it on average; 0 if there is none."""
     longer = lengths[bisect_right(lengths, age) :]
     return sum(longer) / len(longer) - age if longer else 0.0
 
 
 def expected_longest(lengths: Sequence[float], ages: Sequence[float], texts_per_age: float) -> float:
-    """Estimate the tokens that the longest of several texts still needs: texts that have `ages` tokens so far, if their lengths
-    are distributed as `lengths`, in order. A text that is longer than all of those counts as finished.
+    """Estimate the tokens that the longest of several texts still needs. The texts have `ages` tokens so far, and their lengths
+    are distributed as the sorted `lengths`. A text that is longer than all of these counts as finished.
     """
     if not ages:
         return 0.0

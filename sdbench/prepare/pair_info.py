@@ -1,4 +1,4 @@
-"""A pair without its weights: tokenizers, configurations and checkpoints. Prompts and the keys of cells need no more."""
+"""A pair without its weights: tokenizers, configurations and checkpoints. Prompts and the keys of cells need only these."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from sdbench.prepare.rules import Parts
     from sdbench.types import Prompt
 
-BLANKS = ("\u2581", "\u0120", " ")  # how a piece of a vocabulary begins whose text begins with a blank
+BLANKS = ("\u2581", "\u0120", " ")  # first characters of vocabulary pieces whose text begins with a blank
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PairInfo:
 
     @classmethod
     def read(cls, metadata: PairMetadata, *, may_hash: bool = True) -> PairInfo:
-        """Read the configurations; errors become sentences. `may_hash`: whether large files may be read to hash them."""
+        """Read the configurations; errors explain what to do. `may_hash`: whether large files may be read to hash them."""
         configs = {role: text_config(checkpoint) for role, checkpoint in metadata.checkpoints.items()}
         is_hashed = may_hash or all(checkpoint.is_hashed() for checkpoint in metadata.checkpoints.values())
         return cls(metadata, configs, is_hashed)
@@ -56,7 +56,7 @@ class PairInfo:
 
     @cached_property
     def checkpoints(self) -> dict[str, str]:
-        """Role -> repository@commit or a hash of the weights."""
+        """Role -> repository@commit or a hash of the weights; only the id of a checkpoint unless `is_hashed`."""
         checkpoints = self.metadata.checkpoints.items()
         return {role: checkpoint.identity() if self.is_hashed else checkpoint.id for role, checkpoint in checkpoints}
 
@@ -68,14 +68,14 @@ class PairInfo:
 
     @cached_property
     def stop_ids(self) -> dict[str, tuple[int, ...]]:
-        """Role -> end-of-text ids: those of the generation_config, otherwise of the configuration, as in `lm.LM`."""
+        """Role -> end-of-text ids, from the generation_config, otherwise from the configuration, as in `lm.LM`."""
         return {
             role: _stop_ids(self.metadata.checkpoints[role].folder, config) for role, config in self.configs.items()
         }
 
     @property
     def numerics(self) -> dict[str, Any]:
-        """role_option -> everything else that changes logits."""
+        """role_option -> value, for everything besides the weights that changes logits."""
         numerics: dict[str, Any] = {"target_attention": "engine"}  # model.attention applies to plain generate only
         for role, checkpoint in self.metadata.checkpoints.items():
             own_dtype = getattr(self.configs[role], "dtype", None) or checkpoint.dtype
@@ -88,7 +88,7 @@ class PairInfo:
         return numerics
 
     def limit(self, parts: Parts) -> int:
-        """Return the length of the longest text that all models accept which read its ids: not a draft with ids of its own."""
+        """Return the length of the longest text that all models accept; a draft with another vocabulary does not count."""
         return min(map(self.limit_of, self._readers(parts)))
 
     def limit_of(self, role: str) -> int:
@@ -98,7 +98,7 @@ class PairInfo:
         return longest_text(self.configs[role]) or 10**9
 
     def why_limited(self, parts: Parts) -> str:
-        """Return the end of a sentence about `limit`, if it is less than the positions of the model that sets it."""
+        """Return a reason to append to a message about `limit`, if it is less than the positions of the model that sets it."""
         from sdbench.lm.rope import why_limited
 
         roles = [role for role in self._readers(parts) if self.limit_of(role) == self.limit(parts)]
@@ -141,11 +141,11 @@ class PairInfo:
         return (*ids, *(i for i, token in known.items() if token.special and token.content in stops and i not in ids))
 
     def text(self, ids: Sequence[int]) -> str:
-        """Decode ids as they continue a text, without end-of-text tokens."""
+        """Decode ids as the continuation of a text, without end-of-text tokens."""
         return self.text_alone([*self._anchor, *ids]).removeprefix(self._anchor_text)
 
     def text_alone(self, ids: Sequence[int]) -> str:
-        """Decode ids as a text of their own, without end-of-text tokens and, where `drops_blank`, without its first blank."""
+        """Decode ids as a separate text, without end-of-text tokens and, if `drops_blank`, without its first blank."""
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False))
 
     @property
@@ -155,7 +155,7 @@ class PairInfo:
 
     @cached_property
     def _anchor(self) -> list[int]:
-        """The id after which texts are decoded so that they keep their first blank; none where the tokenizer keeps it anyway."""
+        """An id to decode before a text so that it keeps its first blank; empty if the tokenizer keeps the blank anyway."""
         pieces = self.tokenizer.get_vocab().items()
         blank = min((index for piece, index in pieces if piece.startswith(BLANKS)), default=None)
         if blank is None or self.text_alone([blank, blank]) == 2 * self.text_alone([blank]):
@@ -171,7 +171,7 @@ class PairInfo:
         return str(self.tokenizer.decode(list(ids), skip_special_tokens=False, clean_up_tokenization_spaces=False))
 
     def token_texts(self) -> list[str]:
-        """Decode each id as part of a text: after another token, since a leading space would be lost otherwise."""
+        """Decode each id as part of a text: after another token, because a leading space could be lost otherwise."""
         before = list(self.tokenizer("a", add_special_tokens=False)["input_ids"])  # type: ignore[arg-type]
         options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
         start = str(self.tokenizer.decode(before, **options))

@@ -1,4 +1,4 @@
-"""The output of a run while it runs: a progress bar on a terminal, otherwise a line now and then; every warning once."""
+"""The output of a run while it runs: a progress bar on a terminal, otherwise a line every few seconds; each warning once."""
 
 import math
 import sys
@@ -19,13 +19,13 @@ from sdbench.prepare.remaining import Remaining, TextStream
 PACKAGE = Path(__file__).parents[1]
 PLAIN_EVERY_S = 5.0
 BAR_EVERY_S = 0.1
-SILENT_S = 30.0  # print a line at least so often
+SILENT_S = 30.0  # longest time without a line
 EARLY, FEW = 0.05, 10  # share of the work, or number of texts, before which no remaining time is shown
 
 
 class Bar:
-    """Counts finished texts out of a total, with the tokens and the acceptance so far. `longest` is the most tokens of a text,
-    `streams` are the batch streams that decode the texts, in order; None: one.
+    """Counts finished texts out of a total, with the tokens and the acceptance so far. `longest` is the most tokens of a text.
+    `streams` are the batch streams that decode the texts, in order; None stands for a single one.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Bar:
         self._show()
 
     def watch(self, texts: int, tokens: int) -> None:
-        """Count prompts read and tokens written since the last call; negative where texts start again, and both 0 after a wait."""
+        """Count prompts read and tokens written since the last call: negative for texts that start again, both 0 after a wait."""
         now_s = time.monotonic()
         self.remaining.watch(texts, tokens, now_s - self._watched_s)
         if not texts and not tokens:
@@ -101,7 +101,7 @@ class Bar:
         return self.remaining.left_s()
 
     def report(self) -> None:
-        """Print a line if something has happened since the last one, or after a long silence."""
+        """Print a line if the counts have changed since the last one, or after SILENT_S seconds without one."""
         state, now_s = (self.remaining.done, self.remaining.begun, self.remaining.written), time.monotonic()
         if state != self._printed or now_s - self._printed_s >= SILENT_S:
             self._printed, self._printed_s = state, now_s
@@ -150,7 +150,7 @@ def warn(text: str) -> None:
 
 @contextmanager
 def engine_warnings() -> Iterator[None]:
-    """Print the package's warnings as lines in our format; those of libraries stay unchanged."""
+    """Print the package's warnings with `warn`; those of libraries stay unchanged."""
     with warnings.catch_warnings():
         show = warnings.showwarning
 

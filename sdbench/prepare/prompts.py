@@ -18,14 +18,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Prompts:
-    """The examples of a run and their prompts as ids, by id in the order of the subset, cut to the available length."""
+    """The examples of a run and their prompts as token ids, by example id in the order of the subset, cut to the length limit."""
 
     examples: Mapping[str, Example]
     ids: Mapping[str, list[int]]
 
     @classmethod
     def make(cls, task: DataTask, pair_info: PairInfo, run: Run, parts: Parts) -> Prompts:
-        """Build the prompts. A prompt that leaves no room for the answer is cut by the protocol's rule, and counted."""
+        """Build the prompts. A prompt that leaves no room for the answer is cut by the protocol's rule; a warning counts these."""
         longest = pair_info.limit(parts)
         limit = longest - task.max_new_tokens
         if limit < 1:
@@ -49,12 +49,12 @@ class Prompts:
         return cls({key: fitted[key] for key in mine}, {key: pair_info.ids(fitted[key].prompt) for key in mine})
 
     def texts(self, key: str, task: DataTask, pair_info: PairInfo) -> tuple[str, str]:
-        """Return (the prompt as the model read it, the reference) for readers of the records."""
+        """Return (the prompt as the model read it, the reference answer), as texts for readers of the records."""
         return pair_info.prompt(self.ids[key]), task.fields(self.examples[key].row)["answer"]
 
 
 def _refuse_padding(task: DataTask, wanted: int, longest: int, limit: int) -> None:
-    """Raise if padded prompts would be longer than allowed, or shorter than a prompt already is."""
+    """Raise if the requested length of padded prompts is above the limit, or below the longest prompt without padding."""
     option = f"task.{task.padded_by}={wanted}"
     if wanted > limit:
         raise ConfigError(

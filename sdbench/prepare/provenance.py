@@ -27,7 +27,7 @@ W_MEANS = "the weight of the target in v = w p + (1 - w) q: w = 1 is lossless, w
 SECRET = (
     "headers",
     "env",
-)  # options of an engine whose values may be keys of a server; records and trackers are published
+)  # options of an engine whose values may be secret keys; they are hidden, because records and trackers are published
 HIDDEN = "***"
 
 PACKAGES = (
@@ -149,7 +149,7 @@ def _without_secret(word: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Convert to JSON types; an infinite knob becomes a word."""
+    """Convert to JSON types; an infinite number becomes a string."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -159,7 +159,7 @@ def _plain(value: Any) -> Any:
 
 
 def provenance(run: Run, task: DataTask, pair_info: PairInfo, planned: Sequence[Point]) -> dict[str, Any]:
-    """Return what ran, and on what."""
+    """Return what ran, and in which environment."""
     import torch
 
     from sdbench.prepare.pair import threads_of

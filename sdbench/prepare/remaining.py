@@ -1,4 +1,4 @@
-"""How long the rest of a run takes: from the rounds so far, the lengths of finished texts, and the batch streams still to come."""
+"""How long the rest of a run takes, estimated from the rounds so far, the lengths of texts, and the batch streams still to come."""
 
 from bisect import insort
 from collections.abc import Sequence
@@ -7,16 +7,16 @@ from typing import NamedTuple
 
 from sdbench.prepare.lengths import LogLengths, expected_longest, likely_lengths, mean_rest
 
-AGES = 16  # of texts in progress, told apart at most
-FEW_ROUNDS = 8  # fewer do not tell what a round takes
-GUESSED_ROUNDS = 0.5  # weight of a guess of what a row takes, in rounds with no row and with twice as many as usual
+AGES = 16  # most different ages of texts in progress
+FEW_ROUNDS = 8  # with fewer rounds of a stream its pace is the guess from the stream before
+GUESSED_ROUNDS = 0.5  # weight of the guess of a row's seconds, in rounds with no row or twice the mean number of rows
 
 
 @dataclass(frozen=True)
 class TextStream:
-    """A batch stream: its number of texts, and what a round, each of its rows and a prompt take, in passes of the target.
+    """A batch stream: its number of texts, and the costs of a round, of each of its rows and of a prompt, in target passes.
 
-    Only ratios of two streams count. `tokens`: those that a row writes a round, None if acceptance decides.
+    Only the ratios of these costs between streams are used. `tokens`: tokens per row and round; None if they depend on acceptance.
     """
 
     count: int
@@ -34,7 +34,7 @@ class Pace(NamedTuple):
     tokens: float
 
     def seconds(self, rounds: float, tokens: float) -> float:
-        """Return the seconds of so many rounds' worth of tokens of the longest rows, and of all tokens of all rows."""
+        """Return the seconds to write `tokens` tokens in all rows together, of which `rounds` follow one after another."""
         return (self.round_s * rounds + self.row_s * tokens) / self.tokens
 
 
@@ -58,8 +58,8 @@ class RoundTimes:
         self.tokens += tokens
 
     def pace(self, guess: Pace | None = None) -> Pace:
-        """Return what a round takes. As far as rounds had the same number of rows, the share of the rows in it is that of
-        `guess`, or half.
+        """Return the pace that fits the rounds best. If all rounds had the same number of rows, a fit cannot separate `round_s`
+        from `row_s`; the rows' share of a round's seconds is then that of `guess`, or half.
         """
         rows, number = max(self.rows, 1), max(self.number, 1)
         mean = rows / number
@@ -80,26 +80,26 @@ class Remaining:
     current: int = 0  # the stream that is decoded now
     done: int = 0
     begun: int = 0  # texts whose prompts were read
-    written: int = 0  # tokens, those of unfinished texts included
+    written: int = 0  # tokens, including those of unfinished texts
     finished: int = 0  # tokens of finished texts
-    prompts: float = 0.0  # read so far, by their costs
-    reading_s: float = 0.0  # of these prompts
+    prompts: float = 0.0  # total cost of the prompts read so far
+    reading_s: float = 0.0  # seconds of reading these prompts
     most_rows: int = 1
     lengths: list[int] = field(default_factory=list)  # of the finished texts, in order
     logs: LogLengths = field(default_factory=LogLengths)  # of the finished texts
-    youngest_s: float = 0.0  # how long the text that was begun last has been written
+    youngest_s: float = 0.0  # seconds of rounds since the newest text was begun
 
     def __post_init__(self) -> None:
         self.unread = [stream.count for stream in self.streams]  # prompts that are still to be read
         self.rounds = [RoundTimes() for _ in self.streams]
 
     def begin(self, number: int, count: int) -> None:
-        """Begin a stream, or what is left of it: `count` texts."""
+        """Begin a stream, or continue it: `count` texts are left."""
         self.current = number
         self.unread[number] = count
 
     def end(self) -> None:
-        """End the current stream: what it has not read has failed, or other jobs on the folder decode it."""
+        """End the current stream. Texts that it has not read have failed, or other jobs on the folder decode them."""
         self.unread[self.current] = 0
 
     def finish(self, tokens: int) -> None:
@@ -110,11 +110,11 @@ class Remaining:
         self.logs.add(tokens)
 
     def watch(self, texts: int, tokens: int, seconds: float) -> None:
-        """Count prompts read, or a round; negative numbers where texts start again."""
+        """Count prompts read, or the tokens of a round; numbers are negative for texts that start again."""
         self.begun += texts
         self.written += tokens
         self.unread[self.current] -= texts
-        if texts < 0:  # maybe with fewer rows than before
+        if texts < 0:  # they may start again with fewer rows than before
             self.most_rows = 1
         elif texts:
             self.prompts += texts * self.streams[self.current].prompt_cost
@@ -126,8 +126,8 @@ class Remaining:
         self.most_rows = max(self.most_rows, self.begun - self.done)
 
     def pace(self, number: int) -> Pace:
-        """Return the pace of a stream: from its own rounds, if it has had a few, and from those of the stream before, by costs."""
-        if not any(rounds.number for rounds in self.rounds[:number]):  # also if the streams before failed
+        """Return the pace of a stream: that of the stream before, scaled by costs, refined by its own rounds once it has a few."""
+        if not any(rounds.number for rounds in self.rounds[:number]):  # the first stream, or all before it failed
             return self.rounds[number].pace()
         before, then, now = self.pace(number - 1), self.streams[number - 1], self.streams[number]
         round_s, row_s = before.round_s * now.round_cost / then.round_cost, before.row_s * now.row_cost / then.row_cost
@@ -136,11 +136,11 @@ class Remaining:
         return rounds.pace(guess) if rounds.number >= FEW_ROUNDS and rounds.tokens > 0 else guess
 
     def prompt_s(self, number: int) -> float:
-        """Return the seconds of reading a prompt of a stream: many are read at once, so those of all streams tell it together."""
+        """Return the seconds of reading a prompt of a stream, from the prompts of all streams, since many are read at once."""
         return self.reading_s / max(self.prompts, 1e-9) * self.streams[number].prompt_cost
 
     def left_s(self) -> float:
-        """Estimate the seconds left, once a text has ended. All streams decode the same prompts, so their texts are as long."""
+        """Estimate the seconds left, once a text has ended. All streams decode the same prompts, so equal lengths are assumed."""
         number = self.current
         rows, unread = max(self.begun - self.done, 0), max(self.unread[number], 0)
         ages = self._ages(rows, unread)
@@ -155,7 +155,7 @@ class Remaining:
     ) -> float:
         """Estimate the seconds that a stream takes for prompts not yet read and `rows` texts in progress, which have `ages`.
 
-        The rounds last until the longest of the last texts ends; the others only make them wider.
+        The number of rounds depends on the longest of the last texts; other texts only add rows to them.
         """
         left_s = unread * self.prompt_s(number)
         if not rows:
@@ -167,7 +167,7 @@ class Remaining:
         return left_s + self.pace(number).seconds(longest, tokens)
 
     def _ages(self, rows: int, waiting: int) -> list[float]:
-        """Return the tokens that texts in progress have so far: of at most AGES of them, evenly spread."""
+        """Return the number of tokens that texts in progress have so far, for at most AGES of them, evenly spread."""
         usual, count = max(self.written - self.finished, 0) / max(rows, 1), min(rows, AGES)
         pace, youngest = self.pace(self.current), 0.0
         if rows and not waiting:
@@ -175,10 +175,10 @@ class Remaining:
         return [youngest + (usual - youngest) * (2 * step + 1) / count for step in range(count)]
 
     def _likely_lengths(self, ages: Sequence[float], texts_per_age: float) -> list[float]:
-        """Return lengths of texts in order, with likely ones of texts in progress that those of finished texts do not tell.
+        """Return sorted lengths: those of finished texts, and likely ones of texts in progress that these do not represent.
 
-        In the first stream these are all. In later ones they are the texts that are longer than all before, of the same prompts:
-        most of them repeat themselves, and take as long again as they have taken.
+        In the first stream that is every text in progress. Later streams decode the same prompts, so only texts that are already
+        longer than all finished ones are added: most of these repeat themselves, and twice their length is assumed.
         """
         if self.current:
             outliers = [age for age in ages if age >= self.lengths[-1]]

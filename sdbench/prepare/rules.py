@@ -40,14 +40,14 @@ class DrafterClass:
 
     @property
     def free(self) -> dict[str, Any]:
-        """Options that may name files: not the length policy, and no word of the class, though a file may be called so."""
+        """Options that may name files: not the length policy, and no value that the class reads as a word (`option_words`)."""
         words = getattr(self.kind, "option_words", {})
         options = self.component.free.items()
         return {name: value for name, value in options if name != "length" and value not in words.get(name, ())}
 
     @cached_property
     def files(self) -> dict[str, str]:
-        """Hashes of the files in its options, of a records folder that of its texts; for a large corpus this takes a while."""
+        """Hashes of the files in its options; of a records folder, its texts are hashed. For a large corpus this takes a while."""
         from sdbench.draft.corpus import digest_of_corpus
 
         return files_of(self.free, prefix="drafter", digest=digest_of_corpus)
@@ -109,7 +109,7 @@ def rule_of(target: str, setting: Mapping[str, Any]) -> Verifier:
 
 
 def refuse_folder_of_run(run: Run, parts: Parts) -> None:
-    """Raise if a drafter reads the texts that the run writes: the keys of its cells would change with each text."""
+    """Raise if a drafter reads the texts that the run writes, because the keys of its cells would change with each text."""
     options = [(drafter, *option) for drafter in parts.drafters for option in paths_of(drafter.free)]
     for drafter, name, path in options:
         if path.resolve() == run.folder.resolve():
@@ -126,7 +126,7 @@ def _drafter_class(drafter: Component) -> DrafterClass:
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(f"{name} cannot be built: {first_line(error)}") from None
     if not isinstance(kind, type):
-        raise ConfigError(f"{name} must name a class, and {drafter.target} is none")
+        raise ConfigError(f"{name} must name a class, and {drafter.target} is not one")
     needs = _needs(kind, DRAFTER_NEEDS, name)
     return DrafterClass(drafter, kind, "draft" in needs, "draft_tokenizer" in needs)
 

@@ -1,4 +1,4 @@
-"""The task of a run, with the run's n and length."""
+"""The task of a run, with the run's number of examples and answer length."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def build_task(run: Run) -> DataTask:
-    """Build the task with the run's n and length; its errors become ConfigErrors."""
+    """Build the task with the run's n and max_new_tokens; its errors become ConfigErrors."""
     from sdbench import tasks
 
     options = {**run.task.options, "n": run.n}

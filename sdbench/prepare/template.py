@@ -1,4 +1,4 @@
-"""What the options of a chat template must be."""
+"""A check of the options of a chat template."""
 
 from sdbench.config import ConfigError, Run, nearest
 

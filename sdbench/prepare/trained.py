@@ -1,7 +1,8 @@
 """Heads and drafts that were trained for the run's pair: `verifier.head=trained:TASK`, `model.distilled=LOSS`, a drafter's
 head.
 
-They lie where the trainings write them, below results/. A missing one is a ConfigError that names the training's command.
+They are read from below results/, where the trainings write them; some heads ship with the package. For a missing one a
+ConfigError names the command that trains it.
 """
 
 import shlex
@@ -19,21 +20,21 @@ from sdbench.prepare.progress import warn
 RESULTS = Path("results")  # the default folder of the trainings
 TRAINED = "trained:"
 HEAD_CARD, COURSE = "head.json", "training.json"
-OF_TRAINING = (COURSE, "*.ckpt", "*.part", "states/*")  # files beside a head that are no part of it
+OF_TRAINING = (COURSE, "*.ckpt", "*.part", "states/*")  # files of the training in a head's folder, not part of the head
 SUBCOMMANDS: Mapping[str, str] = {
     "heads": "ensemble",
     "judges": "judge",
     "drafts": "draft",
     **{f"drafters/{kind}": kind for kind in ("medusa", "mtp", "eagle", "eagle3", "block")},
-}  # of sdbench.train, by its folder
-GATE, GATES = "gate", "gates"  # a gate's training, and the folder of gates, by the class of their drafter
-USUAL_NUM_DRAFT = 5  # configs/run.yaml, and the trainings of medusa and block
+}  # folder below results/ -> subcommand of sdbench.train that writes it
+GATE, GATES = "gate", "gates"  # the subcommand that trains a gate, and the folder with gates by class of drafter
+USUAL_NUM_DRAFT = 5  # default of configs/run.yaml, and of the trainings of medusa and block
 LENGTHS: Mapping[str, str] = {"drafters/medusa": "heads", "drafters/block": "positions"}  # options: the longest block
 
 
 def with_trained(run: Run) -> Run:
-    """Return the run with folders in place of these words. Uses only the standard library and small files, so that it fails
-    early.
+    """Return the run with a folder in place of each of these options. Reads only small files and imports no large library, so
+    that it fails early.
     """
     return replace(
         _with_draft(run),
@@ -58,7 +59,7 @@ def _with_heads(run: Run, sweep: RuleSweep) -> RuleSweep:
 
 
 def with_drafter_head(run: Run, drafter: Component) -> Component:
-    """Return a trained drafter with the folders of its head and its gate, where it names none or trained:TASK."""
+    """Return a trained drafter with the folder of its head and of its gate, where the option is null or trained:TASK."""
     options = dict(drafter.options)
     for option, kind in kinds_of(drafter).items():
         head = options.get(option)
@@ -69,7 +70,7 @@ def with_drafter_head(run: Run, drafter: Component) -> Component:
 
 
 def kinds_of(drafter: Component) -> dict[str, str]:
-    """Return the options of a drafter that name what was trained, with the folder below results/ of each."""
+    """Return the options of a drafter that name something trained, each with its folder below results/."""
     kinds = {"head": f"drafters/{drafter.name}"} if f"drafters/{drafter.name}" in SUBCOMMANDS else {}
     if drafter.options.get("length") == GATE:
         kinds["length_head"] = f"{GATES}/{class_name(drafter)}"
@@ -82,9 +83,9 @@ def class_name(drafter: Component) -> str:
 
 
 def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | None = None) -> str:
-    """Return the head of this temperature, else the one that the training writes by default, else the one that ships.
+    """Return the folder of the head for this temperature, else the one that the training writes by default, else the shipped one.
 
-    `option` is written in messages. A gate is of one temperature, and of a drafter.
+    `option` is the name used in messages. A gate belongs to one temperature and one drafter.
     """
     is_gate = kind.startswith(GATES)
     model = target_name(run) if kind.startswith("drafters/") else run.model.name
@@ -116,7 +117,7 @@ def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | No
 
 
 def _length_words(run: Run, kind: str) -> list[str]:
-    """Return the option of a training whose result can draft as many tokens as the run, unless the default does."""
+    """Return the option with which a training fits the run's draft length; none if the default does."""
     longest = max(run.num_draft)
     if kind.startswith("drafters/"):  # mtp, eagle and eagle3 draft any number
         return [f"{LENGTHS[kind]}={longest}"] if kind in LENGTHS and longest > USUAL_NUM_DRAFT else []
@@ -124,7 +125,7 @@ def _length_words(run: Run, kind: str) -> list[str]:
 
 
 def words_of(drafter: Component) -> list[str]:
-    """Return the words that select this drafter in a command, without its length policy."""
+    """Return the options of a command that select this drafter, without its length policy."""
     options = {key: value for key, value in drafter.options.items() if key not in LENGTH_OPTIONS and value is not None}
     return [f"drafter={drafter.name}", *(f"drafter.{key}={value}" for key, value in options.items())]
 

@@ -1,8 +1,8 @@
 """Versions of classes and of the files in their options, for the keys of cells.
 
-A class of the package has a `version`. One from outside may too, and is also keyed by its source: every file of its top-level
-package, and of every module that these import, at the top or inside a function, unless it is an installed library or part of
-Python or of this package. Libraries are not hashed; the provenance names the versions of those that matter.
+A class of the package has a `version`. A class from outside may have one too, and a hash of its source is also in the key. The
+source is every file of its top-level package, and of every module that these files import, at the top or inside a function,
+except installed libraries, Python itself and this package. The provenance names the versions of the libraries that matter.
 """
 
 import ast
@@ -33,14 +33,14 @@ def version_of(kind: type, *, version: object = None) -> str | None:
 
 
 def version_of_rule(rule: object) -> str | None:
-    """Return the version of a rule's class, and of the classes of the rules within it."""
+    """Return the version of a rule's class, followed by those of the rules within it."""
     inner = [getattr(rule, f.name) for f in fields(rule)] if is_dataclass(rule) else []
     versions = [version_of_rule(part) for part in inner if hasattr(part, "is_lossless")]
     return " of ".join(map(str, (version_of(type(rule)), *versions))) if versions else version_of(type(rule))
 
 
 def sources(kind: type) -> set[Path]:
-    """Return the files whose content decides what a class from outside the package does."""
+    """Return the source files that decide what a class from outside the package does."""
     own_top, paths = _top(kind.__module__), set[Path]()
     waiting = [base.__module__ for base in kind.__mro__]
     seen: set[str] = set()
@@ -58,8 +58,8 @@ def sources(kind: type) -> set[Path]:
 
 
 def files_of(options: Mapping[str, Any], *, prefix: str, digest: Callable[..., str] = digest_of_path) -> dict[str, str]:
-    """Return `prefix.option` -> hash of the content, for each option that is a file or a folder, or a list with some; of what was
-    trained, without what the training left beside it: its course, checkpoints, and states of the target.
+    """Return `prefix.option` -> hash of the content, for each option that is a file or a folder, or a list with some. In a folder
+    of trained weights, other files of the training are left out: its log, checkpoints, and states of the target.
     """
     digests: dict[str, list[str]] = {}
     for name, path in paths_of(options):
@@ -69,7 +69,7 @@ def files_of(options: Mapping[str, Any], *, prefix: str, digest: Callable[..., s
 
 
 def paths_of(options: Mapping[str, Any]) -> Iterator[tuple[str, Path]]:
-    """Yield each option that is a file or a folder with its path, and of an option that is a list each that it names."""
+    """Yield (option, path) for each option that is a file or a folder; for a list, one pair per such item."""
     for name, value in options.items():
         for text in [value] if isinstance(value, str) else value if isinstance(value, list | tuple) else []:
             if isinstance(text, str) and text and _exists(Path(text)):
