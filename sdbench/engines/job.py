@@ -1,4 +1,4 @@
-"""A job before weights are read, and its engine, which is opened at first use."""
+"""A job as it is known before weights are read, and its engine, which is opened at first use."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def prepare(
     """Resolve, identify, build and check a run; everything that can be refused before weights are read is refused here.
 
     `may_hash`: large local files may be read to hash them. Without it the keys of cells differ from those of a run, unless the
-    files were hashed before. `is_read`: the weights will be read, so that their memory and device must be here.
-    `is_recorded`: texts will be written to the folder of the run; those of a training are not.
+    files were hashed before. `is_read`: the weights will be read here, so this machine must have the memory and the device.
+    `is_recorded`: texts will be written to the folder of the run, as they are not in a training.
     """
     run = with_trained(run)
     engine = kind_of(run)
@@ -47,7 +47,7 @@ def prepare(
 
 
 def join_repeated(planned: Sequence[Point]) -> tuple[Point, ...]:
-    """Return the points without those that have the texts of a lossless point, whose cell names them in `also`."""
+    """Return the points without those that repeat a lossless point's texts; the lossless cell then names their cells."""
     cells = {point.cell.key: point.cell for point in planned if point.cell.same_as is None}
     for point in planned:
         if point.cell.same_as is not None:
@@ -85,7 +85,7 @@ class Job:
 
 @dataclass
 class Models:
-    """A job's engine, opened at first use: if nothing is missing, no weights are read and no server is asked."""
+    """A job's engine, opened at first use: if no text is missing, no weights are read and no server is contacted."""
 
     job: Job
     store: Store

@@ -1,6 +1,6 @@
 """What all latency passes share: the cells to time, their order, the name of the machine, and the records.
 
-Speed-ups are computed within one pass on one machine, so an interrupted pass continues only there.
+Speed-ups are computed within one pass on one machine, so an interrupted pass continues only on that machine.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class LatencyPlan:
 
 @dataclass(frozen=True)
 class Measured:
-    """The seconds of one timing; the split is NaN if it was not requested."""
+    """The seconds of one timing; draft_s, verify_s and rest_s are NaN unless they were requested."""
 
     tokens: int
     rounds: int
@@ -56,7 +56,7 @@ class Measured:
 
 
 def machine() -> str:
-    """Return a name for this machine and its accelerator, which keeps its timings apart."""
+    """Return a name for this machine and its accelerators, by which timings of several machines are kept apart."""
     import torch
 
     parts = [platform.node(), platform.machine(), f"{os.cpu_count()}cpu"]
@@ -65,15 +65,15 @@ def machine() -> str:
 
 
 def timings_to_continue(timings: pd.DataFrame, results: Results, cells: Collection[str]) -> pd.DataFrame:
-    """Return the timings of these cells. A pass that began before `force=true` last requested any of them again has timed texts
-    that are replaced, and is left out.
+    """Return the timings of these cells in passes that may be continued. A pass is left out if `force=true` has requested any of
+    the cells again since it began, because it has timed texts that are replaced.
     """
     newest = max((results.forced_at.get(cell, "") for cell in cells), default="")
     return timings[timings["cell"].isin(list(cells)) & (timings["pass_id"] > newest)]  # both begin with the time
 
 
 def other_versions(results: Results, pass_id: str) -> str:
-    """Return the packages that decide speeds with the versions by which a pass began, where they are not those of now."""
+    """Return the packages that decide speeds and whose version has changed since a pass began, each with its former version."""
     runs = results.runs_of_cells
     run = min(runs.loc[runs["pass_id"] == pass_id, "run"], default="")  # begins with the time
     before = results.provenance.get(run, {}).get("versions") or {}
@@ -91,8 +91,8 @@ def warn_of_another_machine(results: Results, cells: Sequence[str], where: str) 
 
 
 def warn_of_newer_pass(results: Results, cells: Sequence[str], where: str, units: Sequence[str]) -> None:
-    """Warn if the speeds of these cells, all timed on this machine, are those of a newer pass on another, or in batches of
-    another size, whose `units` have other names.
+    """Warn if the speeds shown for these cells, all timed on this machine, come from a newer pass on another machine, or from one
+    with other texts or batches, which shares none of the `units`.
     """
     from sdbench.metrics.speed import latest_pass
 
@@ -118,7 +118,7 @@ def order(cells: int, trial: int, seed: int) -> list[int]:
 
 
 def evenly_spaced(count: int, kept: int) -> list[int]:
-    """Return `kept` of `count` indices, evenly spread, including both ends."""
+    """Return `kept` of `count` indices, evenly spread, including both ends; the last index if `kept` is 1."""
     if kept >= count:
         return list(range(count))
     if kept == 1:
@@ -128,8 +128,8 @@ def evenly_spaced(count: int, kept: int) -> list[int]:
 
 def points_to_time(points: Sequence[Point], cells: int, advised: Sequence[str]) -> list[Point]:
     """Return both baselines and `cells` points of each curve: first those between which the recommendation decides (`advised`,
-    keys of cells), then others spread over the curve. The lossless ends of curves are left out, because the same work is already
-    timed. Other lossless settings, such as block verification, are not: a setting must be faster than each of them.
+    keys of cells), then others spread over the curve. The lossless end of a curve is left out, because the lossless baseline does
+    the same work. Other lossless settings, such as block verification, are timed, since a setting must be faster than each.
     """
     chosen = [point for point in points if point.cell.verifier in ("target", "lossless")]
     curves: dict[Hashable, list[Point]] = {}
@@ -152,13 +152,13 @@ def _curve(point: Point) -> Hashable:
 
 
 def _along(point: Point) -> Axis | None:
-    """Return where a point stands on the first knob with an order; None without one."""
+    """Return a point's position on the first knob whose values have an order; None without such a knob."""
     axes = [Axis.from_json(axis) for axis in point.cell.axes]
     return next((axis for axis in axes if axis.rank is not None), None)
 
 
 def _is_strict_end(point: Point) -> bool:
-    """Return whether a point is lossless because its curve ends there: `metrics.gain` does not compare with such points."""
+    """Return whether a point is the lossless end of its curve; `metrics.gain` does not compare with such points."""
     along = _along(point)
     return point.cell.is_lossless and along is not None and along.rank == 0
 

@@ -1,4 +1,4 @@
-"""What the passes need from an engine. `engine=NAME` names a class that satisfies `EngineKind`."""
+"""What the quality and latency passes need from an engine. `engine=NAME` names a class that satisfies `EngineKind`."""
 
 from __future__ import annotations
 
@@ -29,21 +29,21 @@ class OpenEngine(Protocol):
         ...
 
     def stages(self) -> list[list[str]]:
-        """Return all cells, divided into parts that are decoded one after another, so that each server is opened once."""
+        """Return the keys of all cells, in groups to decode one after another, so that each server is started only once."""
         ...
 
     def stream(self, work: Work, watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
-        """Decode what is claimed of the work of one role, until nothing is, and yield items as they end. `watch` follows
-        unfinished ones, if the engine sees them.
+        """Decode the work of one role, share by share, until no more can be claimed, and yield items as they end. `watch` is
+        called with the progress of unfinished items, if the engine knows it.
         """
         ...
 
     def time(self, plan: LatencyPlan) -> None:
-        """Time what the plan lacks, and append each timing as it is measured."""
+        """Time everything in `plan.todo`, and append each timing to the records as it is measured."""
         ...
 
     def close(self) -> None:
-        """Close the engine and stop every server that it started, also after an error."""
+        """Close the engine and stop every server that it started, even after an error."""
         ...
 
 
@@ -53,21 +53,22 @@ class EngineKind(Protocol):
     """
 
     def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
-        """Find the pair from its metadata. An option of the run that this engine does not take is a ConfigError. `is_read`: this
-        process will read the weights, if the engine does; without it neither their memory nor their device is needed.
+        """Find the pair's checkpoints and return their metadata. An option of the run that this engine does not take is a
+        ConfigError. `is_read`: this process will read the weights, if the engine does that; only then are the memory and the
+        device for them checked.
         """
         ...
 
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
-        """Return the cells of a sweep that the engine can decode, with keys that name what decides a text here."""
+        """Return the points of a sweep that the engine can decode; their keys include what decides a text in this engine."""
         ...
 
     def open(self, job: Job, store: Store) -> OpenEngine:
-        """Return an open engine. An option of the run that it cannot serve is a ConfigError."""
+        """Open the engine for a job. An option of the run that it cannot serve is a ConfigError."""
         ...
 
     def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
-        """Return what the newest latency pass on this machine lacks of these cells; None if it is complete."""
+        """Return what is left to time of these points in the newest latency pass on this machine; None if it is complete."""
         ...
 
 
