@@ -1,6 +1,7 @@
-"""What drafter, rule and engine hand to each other, for B rows, K drafted slots and a vocabulary of V.
+"""The types that drafter, rule and engine exchange, for B rows, K drafted slots and a vocabulary of V.
 
-A *law* is a float tensor [..., V], or int64 ids [...]: all mass on one token, as at temperature 0.
+A *law* is a distribution over the vocabulary: a float tensor [..., V], or int64 ids [...] with all mass on one token, as at
+temperature 0.
 """
 
 from __future__ import annotations
@@ -17,36 +18,36 @@ Finish = Literal["stop", "length"]
 
 
 class EngineError(Exception):
-    """An engine outside this process no longer answers. It ends a run and is not a failure of a cell."""
+    """An engine outside this process no longer answers. This error ends a run; it does not count as a failure of a cell."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartialForward:
-    """A target's forward pass over T tokens that has run its first `num_layers` layers; by default none.
+    """A forward pass of the target over T tokens, of which the first `num_layers` layers have run; by default none.
 
     Keys and values of these layers are in the target's cache.
     """
 
     num_layers: int = 0
-    states: tuple[Tensor, ...] = ()  # [B,T,d], what the last of these layers gave
+    states: tuple[Tensor, ...] = ()  # [B,T,d], output of the last of these layers
 
     def first(self, count: int) -> PartialForward:
-        """Return the same of the first `count` tokens."""
+        """Return the part for the first `count` tokens."""
         return PartialForward(self.num_layers, tuple(states[:, :count] for states in self.states))
 
 
 @dataclass(frozen=True, slots=True)
 class DraftBlock:
-    """What a drafter proposes: lengths[b] tokens in row b; other slots hold anything."""
+    """What a drafter proposes: the first lengths[b] tokens in row b; the contents of other slots are ignored."""
 
     tokens: Tensor  # [B,K] int64; K may be smaller than requested
-    q: Tensor  # law [B,K,V], or ids [B,K]: the law from which each token was really sampled
+    q: Tensor  # law [B,K,V], or ids [B,K]: the law from which each token was actually sampled
     lengths: Tensor  # [B] int64, 0..K: the tokens that are offered and counted
     logits: Tensor | None = None  # [B,K,V] un-tempered, in the model's dtype; kept where a rule needs "raw"
     hidden: Tensor | None = None  # [B,K,d] that each token was sampled from; kept where a rule needs "draft_hidden"
-    # Of the target's forward over the text's last token and these very tokens: T = K + 1. Verification goes on from there.
+    # Of the target over the text's last token and the drafted tokens, T = K + 1. Verification continues from its layers.
     partial_forward: PartialForward = PartialForward()
-    # [B,K,V] bool: the tokens that the drafter, had it drafted them, would be sure of; None: none. Kept where a rule needs "sure".
+    # [B,K,V] bool: which tokens the drafter is sure of if it drafts them; None: none. Kept where a rule needs "sure".
     sure: Tensor | None = None
 
     @property
@@ -63,7 +64,7 @@ class DraftBlock:
         return cls(none, none, lengths.new_zeros(len(lengths)))
 
     def rows(self, index: Any) -> DraftBlock:
-        """Return the block of a slice or an index [b] of its rows."""
+        """Return the block of some rows, given by a slice or an index [b]."""
         logits, hidden, sure = (None if x is None else x[index] for x in (self.logits, self.hidden, self.sure))
         return DraftBlock(self.tokens[index], self.q[index], self.lengths[index], logits, hidden, sure=sure)
 
@@ -93,9 +94,9 @@ class Evidence:
         return self.raw_logs()[1]
 
     def raw_logs(self, pick: Callable[[Tensor], Tensor] = lambda slots: slots) -> tuple[Tensor, Tensor]:
-        """Return the un-tempered log-laws [B,k,V] of target and draft at the slots that `pick` takes out of [B,K,…].
+        """Return the un-tempered log-laws [B,k,V] of target and draft at the slots that `pick` selects from [B,K,…].
 
-        The log-law of a draft without logits is that of its ids: 0 there, −inf elsewhere.
+        A draft without logits has ids as its law: its log-law is 0 at the id and −inf elsewhere.
         """
         assert self.logits is not None, 'a rule that reads un-tempered laws names "raw" in its needs'
         log_p = _log_law(pick(self.logits[:, :-1]))
@@ -113,7 +114,7 @@ class Evidence:
         return p, q
 
     def rows(self, index: Any) -> Evidence:
-        """Return the evidence of a slice or an index [b] of its rows."""
+        """Return the evidence of some rows, given by a slice or an index [b]."""
         kept = ("logits", "target_hidden", "layer_hidden")
         parts = {name: x[index] for name in kept if (x := getattr(self, name)) is not None}
         return replace(self, p=self.p[index], draft=self.draft.rows(index), **parts)
@@ -134,28 +135,30 @@ class Verdict:
 
     accepted: Tensor  # [B] int64, 0..lengths
     next_token: Tensor  # [B] int64
-    state: Tensor | None = None  # [B,S], what a stateful rule carries to the row's next round
+    state: Tensor | None = None  # [B,S], the state of a stateful rule for the row's next round
     is_spared: Tensor | None = None  # [B,K] bool: drafts that the rule keeps without judging them; None: none
 
 
 @dataclass(frozen=True, slots=True)
 class Measures:
-    """What is known about drafted positions without sampling; NaN where it is not defined."""
+    """Values at drafted positions that are computed exactly, without sampling; NaN where not defined."""
 
     p: Tensor  # [B,K] the drafted token's probability under the target
-    q: Tensor  # [B,K] … and under the draft
+    q: Tensor  # [B,K] the drafted token's probability under the draft
     tv: Tensor  # [B,K] TV(p,q)
-    expected: Tensor  # [B,K] acceptance probability, sum of q·a
-    bias: Tensor  # [B,K] TV(out,p)
+    expected: Tensor  # [B,K] expected acceptance: the sum over tokens of q times the acceptance probability
+    bias: Tensor  # [B,K] TV between the law of the emitted token and p
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Seconds of one generation, with the device synchronised at every reading. The split is NaN unless requested."""
+    """Seconds of one generation, with the device synchronised at every reading. draft_s, verify_s and rest_s are NaN unless
+    requested.
+    """
 
     prefill_s: float
     decode_s: float
-    first_token_s: float  # from the start of the prefill to the end of the round that emitted it
+    first_token_s: float  # from the start of the prefill to the end of the round that emitted the first token
     rounds_s: tuple[float, ...]
     draft_s: float = float("nan")
     verify_s: float = float("nan")
@@ -167,27 +170,28 @@ class Timing:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One decoded text and its counts. Flat lists run over the rounds; sum(drafted), sum(examined) and len(tokens) long.
+    """One decoded text and its counts. `drafted`, `examined` and `accepted` have one entry per round, other tuples one per emitted,
+    drafted or examined token, as the comments say.
 
-    Positions beyond a cut (a stop id or a stop string inside a round) count nowhere. All rounds but the last emit accepted + 1.
-    None is what an engine does not tell: of its rounds, of where a token came from, of the drafts that it refused.
+    Positions after a stop id or a stop string inside a round are not counted. All rounds but the last emit accepted + 1 tokens.
+    None means that an engine does not report it: counts per round, origins of tokens, or the drafts that were rejected.
     """
 
     prompt: int
     verifier: int
     sample: int
-    tokens: tuple[int, ...]  # new ids, the stop id included if it ended on one
+    tokens: tuple[int, ...]  # new ids, including the stop id if the text ended on one
     finish: Finish
-    drafted: tuple[int, ...] | None  # a round
-    examined: tuple[int, ...] | None  # a round: positions whose token, or whose replacement, reached the text
-    accepted: tuple[int, ...] | None  # a round
-    # An emitted token; "bonus" also where no draft was made, "sure" where a draft was kept without being judged.
+    drafted: tuple[int, ...] | None  # per round
+    examined: tuple[int, ...] | None  # per round: positions whose token, or whose replacement, reached the text
+    accepted: tuple[int, ...] | None  # per round
+    # Per emitted token; "bonus" also if nothing was drafted, "sure" if a draft was kept without being judged.
     origins: tuple[Origin, ...] | None
-    draft_tokens: tuple[int, ...] | None  # a drafted position
-    p: tuple[float, ...] | None = ()  # a drafted position; this and the four below are empty with measure=False
-    q: tuple[float, ...] | None = ()
-    tv: tuple[float, ...] | None = ()  # an examined position
+    draft_tokens: tuple[int, ...] | None  # per drafted position
+    p: tuple[float, ...] | None = ()  # per drafted position; this and the next four are empty with measure=False
+    q: tuple[float, ...] | None = ()  # per drafted position
+    tv: tuple[float, ...] | None = ()  # per examined position, as the next two
     expected: tuple[float, ...] | None = ()
     bias: tuple[float, ...] | None = ()
-    request: int = 0  # its place in the stream it came from
+    request: int = 0  # index of the request in its stream
     timing: Timing | None = None

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 RANGES: Mapping[str, tuple[Any, Any]] = {"share": (0.0, 1.0), "points": (0.0, 100.0), "raw": (None, None)}
-# Names, without filters, of those metrics of lm-evaluation-harness that lie on 0–1 in every task.
+# Names (without filters) of the lm-evaluation-harness metrics whose values lie in 0–1 in every task.
 HARNESS_SHARES = re.compile(r"^exact_match|^math_verify$|(^|_)(acc|em)(_|$)|^pass(@|_at_)")
 
 
@@ -14,8 +14,8 @@ HARNESS_SHARES = re.compile(r"^exact_match|^math_verify$|(^|_)(acc|em)(_|$)|^pas
 class Metric:
     """A measure that a task declares: how its scores are shown, which direction is better, and their bounds.
 
-    A share is stored on 0–1 and shown ×100, points are stored as shown, anything else is raw. `stats` names the function of
-    summed statistics of a corpus metric ("bleu", "chrf2", "ratio", or "module:function").
+    A share is stored on 0–1 and shown ×100, points are stored as shown, anything else is raw. For a corpus metric, `stats` names
+    the function that computes it from summed statistics ("bleu", "chrf2", "ratio", or "module:function").
     """
 
     name: str
@@ -46,7 +46,7 @@ class Metric:
 
     @property
     def point(self) -> float | None:
-        """One point of 100 on the scale of stored scores; None if it is not bounded."""
+        """A hundredth of the range of stored scores; None if the metric is not bounded."""
         low, high = self.bounds or (None, None)
         return None if low is None or high is None else (high - low) / 100
 
@@ -66,9 +66,10 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """The position of a cell on a knob of its rule: `rank` is the distance from the strict end, which equals the rule `equals`.
+    """The position of a cell on a knob of its rule. `rank` is the distance from the knob's strict end, at which the rule is the
+    one named by `equals`.
 
-    A rank of None is a knob without an order, such as a choice of formulas: each of its values is a separate curve.
+    A rank of None means a knob without an order, such as a choice of formulas: each of its values is a separate curve.
     """
 
     knob: str

@@ -11,11 +11,11 @@ from sdbench.types.engine import DraftBlock, Evidence, Measures, Verdict
 if TYPE_CHECKING:
     from torch import Tensor
 
-# What may be read beside p, q and the draft. "raw": un-tempered logits of both sides; "raw_if_greedy": the same at temperature 0;
-# "sure": which tokens the drafter would be sure of.
+# What a rule may read besides p, q and the draft. "raw": un-tempered logits of both models; "raw_if_greedy": the same, only at
+# temperature 0; "sure": which tokens the drafter is sure of.
 NEEDS = frozenset({"raw", "raw_if_greedy", "target_hidden", "draft_hidden", "sure"})
-# What a drafter may ask for: a draft model, a tokenizer, that of the draft ("draft_tokenizer": it may be another), and what of the
-# target `prefill` and `observe` are to bring.
+# What a drafter may need: a draft model, a tokenizer, the draft's own tokenizer ("draft_tokenizer", which may be another), and which
+# values of the target `prefill` and `observe` receive.
 DRAFTER_NEEDS = frozenset({"draft", "tokenizer", "draft_tokenizer", "raw", "target_hidden", "layer_hidden"})
 
 
@@ -34,7 +34,7 @@ class Limits:
     """What a rule or a drafter cannot do, declared on its class and checked before weights are read. By default no limit."""
 
     temperature: Literal["any", "zero", "above_zero"] = "any"
-    draft_model: bool = False  # it reads a draft model's laws
+    draft_model: bool = False  # it reads the laws of a draft model
     logits: bool = False  # it reads the draft's un-tempered logits
     states: bool = False  # it reads the draft's hidden states
     sure: bool = False  # it keeps what a drafter is sure of (one that declares `calls_sure`)
@@ -94,9 +94,9 @@ class Verifier(Protocol):
 
 
 class Context(Protocol):
-    """The texts so far, a row each, right-padded. Where steps are captured, rows without a text may follow, of length 1.
+    """The texts so far, one per row, right-padded. If steps are captured, empty rows of length 1 may follow.
 
-    What is drafted for rows without a text is not used.
+    What is drafted for an empty row is not used.
     """
 
     @property
@@ -120,17 +120,17 @@ class DraftSetup:
     """What a drafter is built from: `draft` if its `needs` name it, `tokenizer` if the caller has one."""
 
     target: Any  # lm.LM
-    warp: Any  # probs.Warp: the law that tokens are to be sampled from
+    warp: Any  # probs.Warp: how logits become the law that tokens are sampled from
     draft: Any = None  # lm.LM
     tokenizer: Any = None
     target_config: Any = None  # the text part of the target's configuration, where it is known before weights are read
-    draft_tokenizer: Any = None  # where the draft may have another
+    draft_tokenizer: Any = None  # if the draft's may differ from the target's
     # What is known of a run before weights are read: the identities of target and draft, the tokenizer's, and the longest block.
     checkpoint: str | None = None
     draft_checkpoint: str | None = None
     tokenizer_key: str | None = None
     num_draft: int = 0
-    # The drafter's options but those of its length, files by their content, and how its draft is quantised.
+    # The drafter's options except those of its length, files by a hash of their content, and how its draft is quantised.
     drafting: Mapping[str, Any] | None = None
 
 
@@ -146,9 +146,9 @@ class Drafter(Protocol):
         """Make room for `num_rows` texts of at most `capacity` tokens. `cache`: the target's (lm.RaggedCache)."""
 
     def prefill(self, prompt: Tensor, prefix: Any) -> Any:
-        """Compute what all rows of a prompt [L] share. `prefix`: the target's, of prompt[:-1] (lm.Prefix).
+        """Compute what all rows with this prompt [L] share. `prefix`: the target's keys and values of prompt[:-1] (lm.Prefix).
 
-        If `reads_target` is declared False, the target may read more than the last token in its first round only.
+        If the drafter declares `reads_target` False, the prefix may be shorter: the target then reads the rest in its first round.
         """
         ...
 
@@ -159,11 +159,11 @@ class Drafter(Protocol):
         """Move the text of row `source` to `row`."""
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
-        """Propose at most k tokens a row, of which lengths [B] count, with uniforms u [B,k]; `needs` are those of the rules."""
+        """Propose at most k tokens per row, of which the first lengths [B] count, with uniforms u [B,k]. `needs`: of the rules."""
         ...
 
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
-        """Take note of a commit, before rows move: emitted [B,K+1], of which accepted + 1 count in each row."""
+        """Receive the result of a round, before rows move: emitted [B,K+1], of which the first accepted + 1 count in each row."""
 
     def close(self) -> None:
         """Release the caches of a finished batch."""

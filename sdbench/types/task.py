@@ -24,7 +24,7 @@ class Prompt:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """One row of a data set; `id` is the data set's, or the row number if it has none."""
+    """One row of a data set; `id` is its id in the data set, or the row number if there is none."""
 
     id: str
     row: Mapping[str, Any]
