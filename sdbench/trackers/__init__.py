@@ -1,8 +1,8 @@
 """Send the results of a run to an experiment tracker through its library; off unless tracker=NAME is given.
 
-A tracker is a class with `send(findings)`, and a YAML file in configs/tracker that names the class. Sent are numbers of each
-cell, the figures, the page and the configuration, all of them from the records; texts and tokens are not sent. pandas is imported
-for types only, and a tracker's library when the tracker is used.
+A tracker is a class with `send(findings)`, and a YAML file in configs/tracker that names the class. It sends the numbers of each
+cell, the figures, the page and the configuration, all taken from the records; it sends no texts or tokens. pandas is imported
+only for type checks, and a tracker's library only when the tracker is used.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ class TrackerError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """A results folder: the configuration of the run that sends it, a summary with a row per cell, the recommendation."""
+    """A results folder: the configuration of the run that sends it, a summary with one row per cell, and the recommendation."""
 
     folder: Path
     config: Mapping[str, Any]
     summary: pd.DataFrame
     advice: str
     has_page: bool = True  # False: page and figures in the folder are older than its records (report=off)
-    sweeps: Mapping[str, str] = field(default_factory=dict)  # cell -> what its sweep's files are named by
+    sweeps: Mapping[str, str] = field(default_factory=dict)  # cell -> the name of its sweep in file names
 
     @property
     def name(self) -> str:
@@ -67,7 +67,9 @@ class Findings:
             yield names[str(row["cell"])], labels, numbers
 
     def _names(self) -> dict[str, str]:
-        """Return {cell: name with temperature}, and all in which the cells of its curve differ: pair, task, seed, …; or the key."""
+        """Return {cell: name}, which has the temperature and whatever else differs on its curve (pair, task, seed, …). If names
+        still coincide, the cell's key is added.
+        """
         from sdbench.metrics.cells import VARIED
         from sdbench.metrics.text import names_of
 
@@ -84,12 +86,12 @@ class Findings:
 
 
 def _value_of(value: object) -> object:
-    """Return the value of a setting, a whole number without a fraction: pandas keeps numbers beside a null as floats."""
+    """Return a setting's value, a whole number as int: pandas stores integers as floats in a column that also has nulls."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def curve_of(name: str) -> str:
-    """Return the name of a cell's curve over w."""
+    """Return the name of the curve that a cell belongs to: its own name without w."""
     return " ".join(word for word in name.split() if not word.startswith("w="))
 
 

@@ -57,7 +57,7 @@ class MLflow:
                 client.set_terminated(begun.pop())
             client.set_terminated(key)
         except (MlflowException, OSError) as error:
-            for run in begun:  # what is sent again is another run: these must not look as if they went on
+            for run in begun:  # sending again creates new runs, so these must not remain marked as running
                 with contextlib.suppress(MlflowException, OSError):
                     client.set_terminated(run, "FAILED")
             raise TrackerError(f"MLflow: {without_user(first_line(error))}") from None

@@ -1,4 +1,4 @@
-"""TensorBoard: event files with a TensorBoard run for each curve. The step is 10,000 w; a baseline is a horizontal line."""
+"""TensorBoard: event files with one TensorBoard run per curve. The step is 10,000 · w; a baseline is a horizontal line."""
 
 import struct
 from collections import defaultdict
@@ -10,7 +10,7 @@ from sdbench.trackers import Findings, TrackerError, curve_of, need
 
 SUFFIX = ".sdbench"
 TIME = 0.0  # a fixed time, so that the same records give the same events
-FULL = 10_000  # the step of w = 1; steps are whole numbers, and w may be .995 and .999
+FULL = 10_000  # the step of w = 1; steps are whole numbers, and w may have decimals, as 0.995
 
 
 class TensorBoard:
@@ -61,7 +61,7 @@ def write(folder: Path, summaries: Iterable[tuple[int, Any]]) -> None:
 
 
 def image(path: Path) -> Any:
-    """Return a PNG file as a summary. Bytes 16 to 24 of the file are width and height."""
+    """Return a PNG file as a summary. Bytes 16 to 23 of the file are width and height."""
     from tensorboard.compat.proto.summary_pb2 import Summary
 
     data = path.read_bytes()

@@ -47,7 +47,7 @@ class WandB:
             try:
                 self._log(wandb, run, findings)
             except BaseException:
-                run.finish(exit_code=1)  # what is sent again is another run: this one must not look as if it went on
+                run.finish(exit_code=1)  # sending again creates a new run: this one must not look as if it were running
                 raise
             where = run.dir if run.offline else "nowhere (WANDB_MODE=disabled)" if run.disabled else run.url
             run.finish()
