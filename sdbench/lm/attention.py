@@ -1,4 +1,4 @@
-"""Attention over a ragged cache, registered with transformers. Keys and values are never copied to full heads.
+"""Attention over a ragged cache, registered with transformers. Keys and values are never repeated for each query head.
 
 Query heads that share a key head are folded into the query axis, so that one product serves all of them.
 """
@@ -41,11 +41,11 @@ def ragged_attention(
 ) -> tuple[Tensor, None]:
     """Attend with queries [B,H,T,D] to the cache's keys and values [B,G,L,D]; return [B,T,H,D].
 
-    The plan alone determines what is visible. transformers' arguments for masks, dropout and so on are ignored.
+    Only the current plan determines what is visible. transformers' arguments for masks, dropout and so on are ignored.
     """
     plan, layer = current(), int(module.layer_idx)  # pyright: ignore[reportArgumentType]
     scoring = Scoring(scaling if scaling is not None else query.shape[-1] ** -0.5, softcap, s_aux)
-    batch, heads, steps, width = map(int, query.shape)  # a tracer's sizes are tensors
+    batch, heads, steps, width = map(int, query.shape)  # in a trace, sizes are tensors
     groups = heads // int(key.shape[1])
     if plan.start is not None:
         out = _prefill(plan, layer, query, key, value, scoring)
@@ -59,7 +59,7 @@ def ragged_attention(
 
 
 def _prefill(plan: Plan, layer: int, query: Tensor, key: Tensor, value: Tensor, scoring: Scoring) -> Tensor:
-    """Attend within a chunk of prompts, [B,H,T,D]; a first chunk inside the window is causal without a mask tensor."""
+    """Attend from a chunk of prompts [B,H,T,D]. A first chunk that fits in the sliding window is causal, without a mask tensor."""
     groups, steps = query.shape[1] // key.shape[1], query.shape[2]
     by_group = query.unflatten(1, (key.shape[1], groups)).unbind(2)
     local = plan.layer_masks[layer].local
@@ -87,7 +87,7 @@ def _attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scoring: Sc
 
 
 def _attend_scored(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scoring: Scoring) -> Tensor:
-    """Attend with one key head, [B,N,D] against [B,L,D]: a product over all heads would copy the cache's views."""
+    """Attend with one key head, [B,N,D] to [B,L,D], because one product over all heads would copy the cache's views."""
     scores = torch.bmm(query, key.transpose(1, 2)) * scoring.scale
     if scoring.softcap is not None:
         scores = torch.tanh(scores / scoring.softcap) * scoring.softcap

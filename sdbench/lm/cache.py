@@ -1,6 +1,6 @@
-"""Keys and values, compact per row: a rollback is a shorter length. The lengths are stored in the engine.
+"""Keys and values, contiguous per row, so that a rollback is just a shorter length. The engine stores the lengths.
 
-Memory is allocated as texts grow, for all rows at once, so a token budget that no text uses takes none.
+Memory is allocated as texts grow, for all rows at once, so the unused part of a token budget takes no memory.
 """
 
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ class Prefix:
 
 
 class RaggedLayer(CacheLayerMixin):
-    """Keys and values [R,S+1,G,D] of one layer; slot S is scratch. `update` writes where the current plan says."""
+    """Keys and values [R,S+1,G,D] of one layer; slot S is scratch. `update` writes to the slots of the current plan."""
 
     is_sliding = False  # sliding layers keep everything too; the mask limits what they see
 
@@ -43,7 +43,7 @@ class RaggedLayer(CacheLayerMixin):
         self.stores: tuple[Tensor, ...] = ()  # [R,S+1,G,D], keys and values
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        """Allocate in the dtype, on the device and with the number of heads of the model's first keys."""
+        """Allocate with the dtype, the device and the number of heads of the first keys that the model computes."""
         self.stores = tuple(
             torch.zeros(self.num_rows, self.slots + 1, x.shape[1], x.shape[3], dtype=x.dtype, device=x.device)
             for x in (key_states, value_states)
@@ -51,7 +51,7 @@ class RaggedLayer(CacheLayerMixin):
         self.is_initialized = True
 
     def grow(self, slots: int) -> None:
-        """Make room for longer texts: copy the keys, then the values, so that only one of them exists twice at a time."""
+        """Make room for longer texts. Keys are copied first, then values, so that only one of the two is in memory twice."""
         before, self.slots = self.slots, slots
         stores, self.stores = list(self.stores), ()
         while stores:
@@ -65,7 +65,7 @@ class RaggedLayer(CacheLayerMixin):
     ) -> tuple[Tensor, Tensor]:
         """Scatter [B,G,T,D] to the plan's slots; return what the first B rows can see, [B,G,L,D].
 
-        Written and read parts are views of one tensor created here, so that a tracer keeps their order.
+        What is written and what is read are views of one tensor, taken here, so that a trace keeps the order of both.
         """
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
@@ -86,7 +86,7 @@ class RaggedLayer(CacheLayerMixin):
 
 
 class RaggedCache(Cache):
-    """R rows of at most C tokens in every layer, with memory for S of them so far (None: for all)."""
+    """R rows of at most C tokens in every layer, with memory for S tokens per row so far (None: for all C)."""
 
     def __init__(self, num_layers: int, num_rows: int, capacity: int, slots: int | None = None) -> None:
         self.slots = capacity if slots is None else slots
@@ -106,7 +106,7 @@ class RaggedCache(Cache):
 
     @property
     def is_whole(self) -> bool:
-        """Whether all layers have the same room. Running out of memory in `reserve` leaves a cache that cannot be used again."""
+        """Whether all layers have the same room. If memory runs out in `reserve`, they do not, and the cache is unusable."""
         return all(layer.slots == self.slots for layer in self.ragged)
 
     def read(self, row: int, length: int) -> Prefix:
@@ -135,5 +135,5 @@ class RaggedCache(Cache):
 
 
 def slots_for(length: int, slots: int, capacity: int) -> int:
-    """Return the slots of a cache that must hold texts of a length."""
+    """Return how many slots to allocate for texts of a length: at least half as many again as before, up to the capacity."""
     return min(capacity, -(-max(length, slots * 3 // 2) // ROOM) * ROOM)

@@ -1,13 +1,13 @@
 """Steps whose shapes recur: run eagerly, traced, compiled, or captured as CUDA graphs and replayed.
 
-On a CPU half the time of a narrow model is Python overhead. TorchScript's tracer removes it in a fraction of a second, with the
-same operations in the same order, without a compiler and without changes to the model. (It is deprecated in favour of
-torch.compile, which needs a C++ compiler and minutes.)
+On a CPU, half the time of a narrow model is Python overhead. TorchScript's tracer removes it: tracing takes a fraction of a
+second, keeps the operations and their order, and needs neither a compiler nor changes to the model. (TorchScript is deprecated
+in favour of torch.compile, which needs a C++ compiler and takes minutes.)
 
-A step is a function of a KV length and of tensors, over one cache; everything else on which it depends is in its name. It
-writes keys and values where its inputs say, so running it twice has the effect of running it once. Captured steps refer to
-their cache's memory and live as long as it does. A trace serves every KV length, since a tracer records how far a slice goes; a
-graph is needed for each.
+A step is a function of a KV length and of tensors, over one cache; everything else on which it depends is in its name. Its
+inputs decide where it writes keys and values, so running it twice has the same effect as running it once. Captured steps refer
+to their cache's memory and exist as long as it does. A trace serves every KV length, because the tracer records the end of a
+slice as a variable; a graph serves only one.
 """
 
 import warnings
@@ -26,8 +26,8 @@ from sdbench.lm.rope import frequencies_depend_on_length
 Mode = Literal["off", "trace", "graphs", "compile"]
 CapturedStep = Callable[..., tuple[Tensor, ...]]  # of a KV length, which is a tensor in a trace, and of tensors
 
-PATIENCE = 64  # calls of a step before it is traced by default, when it has cost about as much as tracing
-NARROW = 512  # smaller hidden sizes spend their CPU time in Python and waiting for threads
+PATIENCE = 64  # calls of a step before it is traced by default; they cost about as much as tracing it
+NARROW = 512  # models with smaller hidden sizes spend their CPU time in Python and waiting for threads
 WARM_UP = 2  # runs before a capture, so that the set-up of libraries is not captured
 # Largest deviation of a captured step from the eager step, relative to the largest value of a row; ids must be equal.
 AGREE = {torch.float64: 1e-9, torch.float32: 1e-3}
@@ -36,10 +36,10 @@ AGREE_IF_HALF = 0.03
 
 def mode_of(capture: Mode | None, model: PreTrainedModel, *, is_packed: bool = False) -> Mode:
     """Return the mode in which a model runs. None: graphs on one CUDA device, traces of a narrow model on the CPU, otherwise
-    off. With packed weights steps run eagerly, since a trace cannot hold them.
+    off. With packed weights steps run eagerly, since a trace cannot contain them.
 
-    A model on several devices runs eagerly, as does one on a GPU whose frequencies depend on the length; if another mode was
-    requested, with a warning.
+    A model on several devices runs eagerly, and so does, except in a trace, a model on a GPU whose rotary frequencies depend on
+    the length. There is a warning if another mode was requested.
     """
     if capture not in (None, *get_args(Mode)):
         raise ValueError(f"capture must be {', '.join(map(repr, get_args(Mode)))} or None, got {capture!r}")
@@ -60,7 +60,7 @@ def mode_of(capture: Mode | None, model: PreTrainedModel, *, is_packed: bool = F
 
 
 def default_mode(config: Any, device: str, *, is_packed: bool = False) -> Mode:
-    """Return the mode of a model on one device of a kind, by its configuration, if none is requested."""
+    """Return the default mode for a model with this configuration on one device of this kind."""
     if device == "cuda" and frequencies_depend_on_length(config):
         return "off"
     is_narrow = config.get_text_config().hidden_size < NARROW
@@ -76,19 +76,19 @@ class CapturedSteps:
         self.holds_for = holds_for
         self.patience = 1  # calls of a step until it is captured
         self._calls: Counter[Hashable] = Counter()
-        self._steps: dict[Hashable, CapturedStep] = {}  # for one KV length each
+        self._steps: dict[Hashable, CapturedStep] = {}  # each for one KV length
         self._traces: dict[Hashable, CapturedStep] = {}
         self._checked: set[tuple[Hashable, int]] = set()  # names and KV lengths at which a trace agreed with its step
         self._pool: Any = None  # memory that the graphs of one cache share, since they never run at once
 
     def renew(self) -> "CapturedSteps":
-        """Return a copy without captured steps, after the cache has moved."""
+        """Return a copy without captured steps, for a cache whose memory has moved."""
         steps = CapturedSteps(self.mode, self.holds_for)
         steps.patience = self.patience
         return steps
 
     def __call__(self, step: CapturedStep, name: Hashable, length: int, *inputs: Tensor) -> tuple[Tensor, ...]:
-        """Run step(length, *inputs). No later step overwrites the results."""
+        """Run step(length, *inputs). The results are not overwritten by later steps."""
         if not isinstance(length, int):
             raise TypeError(f"a step is called with a KV length before its tensors, got {type(length).__name__}")
         if self.mode == "off":
@@ -126,7 +126,7 @@ class CapturedSteps:
             if stream is not None:
                 torch.cuda.set_stream(stream)  # a failed capture leaves its stream current
             if type(error).__module__.partition(".")[0] not in ("builtins", "torch"):
-                raise  # such as the end of a job, which a signal handler raises
+                raise  # for example by a signal handler, to end a job
             way = "traced" if self.mode == "trace" else "captured as a CUDA graph"
             warnings.warn(f"a step cannot be {way}, so all of them run eagerly: {first_line(error)}", stacklevel=4)
             self.mode = "off"
@@ -147,11 +147,11 @@ def trace_step(step: CapturedStep, length: int, inputs: tuple[Tensor, ...]) -> C
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         trace: Any = torch.jit.trace(plain, (torch.tensor(length), *inputs), check_trace=False)
-    # What a model computes from shapes, one operation in four, is constant too.
+    # What a model computes from shapes only (one operation in four) is constant too, and is folded.
     torch._C._jit_pass_peephole(trace.graph, False)
     torch._C._jit_pass_constant_propagation(trace.graph)
-    # The tracer's function stays in a register of all functions for as long as the process lives, and with it the graph, the
-    # weights and the cache that it names. So a copy becomes the function, and the graph left behind is emptied.
+    # TorchScript keeps every traced function until the process ends, and with it the graph, its weights and its cache. So the
+    # function is built from a copy of the graph, and the original graph is emptied.
     function = torch._C.CompilationUnit().create_function("step", trace.graph.copy(), True)
     for _ in list(trace.graph.outputs()):
         trace.graph.eraseOutput(0)
@@ -161,7 +161,7 @@ def trace_step(step: CapturedStep, length: int, inputs: tuple[Tensor, ...]) -> C
 
 
 class GraphStep:
-    """One step at fixed shapes: a CUDA graph. Without CUDA a rehearsal of one, whose inputs and outputs also keep their memory."""
+    """One step at fixed shapes, as a CUDA graph. Without CUDA the step itself runs, also between fixed inputs and outputs."""
 
     def __init__(self, step: CapturedStep, inputs: tuple[Tensor, ...], pool: Any) -> None:
         self.inputs = tuple(x.clone() for x in inputs)
@@ -193,7 +193,7 @@ class GraphStep:
 
 
 def _check(expected: tuple[Tensor, ...], captured: tuple[Tensor, ...]) -> None:
-    """Raise RuntimeError if a captured step returns other ids than the step, or values that differ beyond rounding."""
+    """Raise RuntimeError if a captured step returns other ids than the eager step, or values that differ beyond rounding."""
     for a, b in zip(expected, captured, strict=True):
         if not a.is_floating_point():
             is_equal = torch.equal(a, b)

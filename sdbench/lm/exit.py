@@ -1,4 +1,4 @@
-"""Whether a model's forward pass can stop after its first layers and continue from there: tried once, on a short text."""
+"""Whether a model's forward pass can stop after its first layers and continue later: tested once, on a short text."""
 
 import torch
 
@@ -12,9 +12,9 @@ from sdbench.types import PartialForward
 
 @torch.inference_mode()
 def can_continue(lm: LM, num_layers: int) -> bool:
-    """Return whether the layers after the first `num_layers` need only their last states and the cache.
+    """Return whether the layers after the first `num_layers` need nothing but the output of these and the cache.
 
-    A model whose first layers cannot run alone is a ValueError.
+    Raise ValueError for a model whose first layers cannot run alone.
     """
     count = len(lm.listed_layers())
     ids, positions = probe_ids(lm, TEXT)[None], torch.arange(TEXT, device=lm.device)[None]
@@ -23,7 +23,7 @@ def can_continue(lm: LM, num_layers: int) -> bool:
     whole = lm.forward(ids, plan, cache)
     try:
         states = lm.begin(ids, plan, cache, num_layers)
-        # Another text, so that values stored outside the cache would be wrong.
+        # Run another text in between, so that values that layers store outside the cache are then wrong and change the result.
         lm.forward_exit(ids.flip(1), plan, other, num_layers)
     except Exception as error:  # a model's code may raise anything if layers do not run
         if is_out_of_memory(error):

@@ -1,8 +1,8 @@
 """A fingerprint of a model for captured steps and stored answers: equal until something changes that affects logits.
 
-Weights and buffers count by identity, version and a sample of their values, because `parameter.data.mul_(2)`, as for merged
-adapters, does not change the version. Not detected: a change through `.data` of a few elements outside the sample, and
-one inside a dictionary or a list of objects.
+Weights and buffers count by identity, version and a sample of their values. The sample is needed because a change through
+`.data`, as `parameter.data.mul_(2)` or a merged adapter, leaves the version unchanged. Not detected: a change through `.data` of
+a few elements outside the sample, and a change inside a dictionary or a list of objects.
 """
 
 from collections.abc import Hashable, Iterable, Iterator
@@ -21,7 +21,7 @@ HOOKS = tuple(name for name in vars(nn.Module()) if name.endswith("_hooks"))
 
 
 class Same:
-    """An object by identity: equal only while both are alive and the same, so a new object at an old address differs."""
+    """An object by identity: equal only to the same object while that is alive, so a new object at an old address differs."""
 
     __slots__ = ("_ref",)
 
@@ -37,7 +37,7 @@ class Same:
 
 
 def fingerprint(model: nn.Module) -> Hashable:
-    """Return the fingerprint of weights, buffers and plain values, hooks, replaced forwards and the configuration."""
+    """Return the fingerprint: of the weights, buffers, plain attributes, hooks and replaced forwards, and of the configuration."""
     modules = list(model.modules())
     configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
     written = [str({k: v for k, v in vars(config).items() if k != ENGINES_OWN}) for config in configs.values()]
@@ -71,7 +71,7 @@ def _parts(module: nn.Module) -> Iterator[Hashable]:
 
 
 def _tensor(name: str, tensor: Tensor) -> Hashable:
-    # Tensors of inference mode have no version. A change could not be detected, so they are never equal.
+    # Tensors created in inference mode have no version. A change could not be detected, so they never compare equal.
     return name, Same(tensor), tensor.data_ptr(), object() if tensor.is_inference() else tensor._version
 
 

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from torch import Tensor
 
-# A context around each call: the `LM`, its input (tokens, states or slots), and the call itself, which can be repeated.
+# Returns a context around each call, given the `LM`, its input (tokens, states or slots), and the call, which can be repeated.
 ModelHook = Callable[[Any, Tensor, Callable[[], Any]], AbstractContextManager[object]]
 Method = TypeVar("Method", bound=Callable[..., Any])
 

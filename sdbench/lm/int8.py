@@ -1,6 +1,6 @@
-"""int8 weights with a scale for each output, quantised in memory. A text does not depend on the other texts of a batch.
+"""int8 weights with a scale for each output, quantised in memory. A text does not depend on the other texts of its batch.
 
-torch's dynamic int8 also quantises activations, with one scale for a whole batch, so a text would depend on the others.
+torch's dynamic int8 is not used: it also quantises activations, with one scale per batch, so a text would depend on the others.
 """
 
 from typing import Any
@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from sdbench.config import ConfigError
 
 LARGEST = 127
-MULTIPLE = 32  # both sizes must be multiples, or the kernel reads past the end
-# Where torch's int8 kernel is the faster way on a CPU (measured with sizes of 576 to 4,864): in float32 it is a plain loop, and in
-# bfloat16 it takes a time for each row, so that 1,000 rows cost ten times the product with weights that are converted first.
+MULTIPLE = 32  # both sizes of a weight must be multiples of this, or the kernel reads past the end
+# When torch's int8 kernel is faster on a CPU than converting the weights (measured with sizes of 576 to 4,864). In float32 it is a
+# plain loop. In bfloat16 its time grows with the rows, so that 1,000 rows take ten times as long as with converted weights.
 KERNEL_TYPE = torch.bfloat16
 KERNEL_ROWS = 16
 

@@ -1,4 +1,4 @@
-"""Prompts whose keys and values are kept for a while: few-shot prompts share a beginning, and several streams use them."""
+"""Prompts whose keys and values are kept, because few-shot prompts share a beginning and several streams use the same prompts."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ SHORTEST = 16  # tokens; shorter beginnings are not reused
 
 
 class KnownPrefixes:
-    """The newest prompts of a model, at most `most_bytes` or one call's. Valid while the weights do not change."""
+    """The newest prompts of a model: at most `most_bytes`, or those of one call. Valid while the weights do not change."""
 
     def __init__(self, most_bytes: int = KNOWN_BYTES) -> None:
         self.most_bytes = most_bytes
         self._calls: deque[list[tuple[list[int], Prefix]]] = deque()  # the prefixes of a call are views of one cache
 
     def longest(self, prompts: Sequence[Tensor]) -> tuple[int, list[Prefix]]:
-        """Return how many tokens of each prompt [L] are known, at least, and the prefixes that hold them."""
+        """Return how many tokens are known at the start of every prompt [L], and the prefixes that hold them."""
         best = [self._best(prompt.tolist()) for prompt in prompts]
         start = min(length for length, _ in best)
         if start < SHORTEST:
@@ -33,7 +33,7 @@ class KnownPrefixes:
         return max(known, key=lambda pair: pair[0], default=(0, None))
 
     def add(self, prompts: Sequence[Tensor], prefixes: Sequence[Prefix]) -> None:
-        """Store these, and drop the oldest."""
+        """Store these prompts, and drop the oldest until all fit."""
         self._calls.append([(prompt.tolist(), prefix) for prompt, prefix in zip(prompts, prefixes, strict=True)])
         while (
             len(self._calls) > 1 and sum(prefix.nbytes for call in self._calls for _, prefix in call) > self.most_bytes

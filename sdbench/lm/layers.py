@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 
 def decoder_layers(model: nn.Module, count: int) -> list[nn.Module]:
-    """Return the layers that write to a cache, in order; none if `count` of them are not in one list."""
+    """Return the layers that write to a cache, in order; empty unless they form one ModuleList of `count` layers."""
     for module in model.modules():
         if isinstance(module, nn.ModuleList) and len(module) == count:
             layers = list(module)
@@ -24,9 +24,9 @@ def _indices(layer: nn.Module) -> set[Any]:
 
 @contextmanager
 def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor]]:
-    """Let these layers return `states`, or without them their input, instead of running.
+    """Let these layers return `states` instead of running, or their input if no states are given.
 
-    Yields the list of their inputs. A layer's `forward` is replaced and restored, also after an exception. The list of layers
+    Yields the list of their inputs. A layer's `forward` is replaced, and restored even after an exception. The list of layers
     and num_hidden_layers do not change, so each layer keeps its mask, its positions and its slots in the cache.
     """
     given: list[Tensor] = []
@@ -35,7 +35,7 @@ def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor
         given.append(hidden_states)
         return states[0] if states else hidden_states
 
-    before = [vars(layer).get("forward") for layer in layers]  # set by a library such as accelerate
+    before = [vars(layer).get("forward") for layer in layers]  # may be set by a library such as accelerate
     try:
         for layer in layers:
             layer.forward = hand_on
@@ -48,15 +48,15 @@ def bypass(layers: Sequence[nn.Module], *states: Tensor) -> Iterator[list[Tensor
 
 
 def last_states(states: Tensor, count: int) -> Tensor:
-    """Return the states [B,count,d] of the last `count` tokens (0: of all), for a model's head."""
+    """Return the states [B,count,d] of the last `count` tokens (0: of all tokens), for a model's head."""
     return contiguous(states[:, -count:])
 
 
 def contiguous(states: Tensor) -> Tensor:
-    """Return a copy of states [...,d] that is contiguous in every stride, for a model's head.
+    """Return a copy of states [...,d] whose strides are all those of a contiguous tensor, for a model's head.
 
-    For a slice, matmul copies the head's weight for each row (docs/notes/head_copy.md), and of one row `Tensor.contiguous` would
-    return the slice.
+    With a slice, matmul would copy the head's weight for each row (docs/notes/head_copy.md). `Tensor.contiguous` does not help
+    for a single row, because it returns the slice unchanged.
     """
     return states.reshape(-1, states.shape[-1]).clone(memory_format=torch.contiguous_format).view(states.shape)
 
@@ -68,7 +68,7 @@ def low_and_middle(layers: Sequence[nn.Module]) -> list[nn.Module]:
 
 @contextmanager
 def output_of(layer: nn.Module) -> Iterator[list[Tensor]]:
-    """Yield the list of states that the layer returns in this context."""
+    """Yield a list to which the states that the layer returns are added while the context is active."""
     outputs: list[Tensor] = []
 
     def keep(_: nn.Module, __: object, output: Tensor | tuple[Tensor, ...]) -> None:

@@ -1,12 +1,12 @@
-"""What a model does to its head's output: transformers multiplies, divides or caps it, by the model's configuration."""
+"""How logits follow from a head's output: transformers multiplies, divides or caps it, depending on the configuration."""
 
 from typing import Any
 
 import torch
 from torch import Tensor
 
-# The power of `logits_scaling` by which the head's output is multiplied: Granite, which is not named, divides by it, and MiniCPM3
-# divides the states before its head.
+# The power of `logits_scaling` that multiplies the head's output. The default is -1, because Granite divides by it. It is 0 for
+# MiniCPM3, which divides the states before its head instead.
 POWERS = {"hyperclovax": 1, "minicpm3": 0}
 
 

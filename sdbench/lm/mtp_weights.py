@@ -1,8 +1,8 @@
-"""MTP weights in a target's checkpoint, as weights of a StateLM. transformers reads them under the published names.
+"""MTP weights in a target's checkpoint, as weights of a StateLM. transformers reads them by their published names.
 
-These are model.layers.N.{enorm, hnorm, eh_proj, shared_head.norm} and a decoder layer, where N is the number of the target's
-layers (DeepSeek-V3, GLM-4.5 and similar), and mtp.{fc, pre_fc_norm_embedding, pre_fc_norm_hidden, norm, layers.0.*}
-(Qwen3-Next). Of several modules the first is read.
+The names are model.layers.N.{enorm, hnorm, eh_proj, shared_head.norm} and those of a decoder layer, where N is the number of the
+target's layers (DeepSeek-V3, GLM-4.5 and similar), or mtp.{fc, pre_fc_norm_embedding, pre_fc_norm_hidden, norm, layers.0.*}
+(Qwen3-Next). If there are several modules, the first is read.
 """
 
 from collections.abc import Iterator
@@ -50,14 +50,14 @@ def shipped_weights(lm: LM) -> dict[str, Tensor]:
 
 
 def factor_of(norm: Any, like: Tensor) -> Tensor:
-    """Return the factor [d] of a norm: some classes store it minus one."""
+    """Return the factor [d] by which a norm multiplies; it is measured, because some classes store the factor minus one."""
     with torch.no_grad():
         return norm(like.new_ones(1, like.shape[0]))[0]
 
 
 @contextmanager
 def mtp_names(lm: LM) -> Iterator[None]:
-    """Extend the model's list of MTP weights to any number of layers: classes list only published ones."""
+    """Extend the model's list of MTP weights by those of its own number of layers, since classes list only published models'."""
     held, count = vars(lm.model).get(IGNORED), lm.config.num_hidden_layers
     listed = getattr(lm.model, IGNORED, None) or ()
     setattr(lm.model, IGNORED, [*listed, *(rf"\.layers\.{count + n}\." for n in range(num_modules(lm.config)))])

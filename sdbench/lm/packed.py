@@ -1,7 +1,7 @@
 """Linear layers on a CPU with weights in oneDNN's own layout.
 
-PyTorch keeps a weight [O,I] in the order of its rows. The product of oneDNN with such a weight is slower than with one in its
-blocked layout. So a copy in that layout pays, for as much memory as the weights take (docs/guide.md has what it gains).
+PyTorch stores a weight [O,I] row by row. oneDNN multiplies faster by a weight in its own blocked layout, so these layers keep a
+copy in that layout, which takes as much memory again as the weights (docs/guide.md has the speed-up).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,12 +19,12 @@ NAMES = "bfloat16, float16 or float32"
 
 
 def reorder(weight: Tensor) -> Any:
-    """Return a copy of a weight in oneDNN's layout, which no other operation can read."""
+    """Return a copy of a weight in oneDNN's layout, which only oneDNN's product can read."""
     return torch.ops.mkldnn._reorder_linear_weight(weight, None)
 
 
 class PackedWeight:
-    """The copy of one weight. It is made again when the weight is another tensor, has moved, or was changed in place."""
+    """The packed copy of one weight. It is made again if the weight is another tensor, has moved, or was changed in place."""
 
     def __init__(self) -> None:
         self.clear()
@@ -44,7 +44,7 @@ class PackedWeight:
 
 
 class PackedWeights:
-    """The packed copies of the weights of models, of which several may share a weight."""
+    """The packed copies of the weights of several models, which may share weights."""
 
     def __init__(self) -> None:
         self._copies: dict[int, PackedWeight] = {}
@@ -73,8 +73,8 @@ class PackedLayers:
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
-        """Let the layers multiply by their packed weights, unless gradients are recorded, which such a product does not have.
-        Outside, the model is as it was. A layer whose `forward` somebody has replaced keeps it.
+        """Let the layers multiply by their packed weights in this context, unless gradients are recorded, since such a product has
+        none. Afterwards the model is unchanged. A layer whose `forward` has already been replaced keeps that `forward`.
         """
         forwards = () if torch.is_grad_enabled() else self._forwards
         replaced = [(values, forward) for values, forward in forwards if "forward" not in values]

@@ -1,7 +1,7 @@
-"""Read from the model what each layer lets a token see, and check the result against the model's own logits.
+"""Find out from the model what each layer lets a token attend to, and check the result against the model's own logits.
 
-A model that the engine would run wrongly (positions counted by its cache, masks that it builds itself, attention that is more
-than a mask) is so refused by name.
+The check refuses, by name, a model that the engine would run wrongly: one that counts positions by its cache, builds masks
+itself, or has attention that is more than a mask.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from sdbench.probs import total_variation
 if TYPE_CHECKING:
     from sdbench.lm.model import LM
 
-PROBE = "sdbench_probe"  # attention that records its mask, then runs as the engine's
+PROBE = "sdbench_probe"  # attention that records its mask, then runs the engine's attention
 TEXT, SHORT, STEPS = 12, 5, 4  # tokens of the probe's text, of the shorter row's prompt, and after each prompt
-FAR = 100_000  # a mask function that is right here does not depend on one length
-# TV of the distributions. In half precision rounding, and the routing of experts, differ; quantised weights compute in it.
+FAR = 100_000  # mask functions are also checked at this position, to detect one that holds only for one length
+# Largest TV of the distributions. In half precision rounding and the routing of experts differ; quantised weights compute in it.
 CLOSE = {torch.float64: 1e-4, torch.float32: 0.02}
 CLOSE_IF_HALF = 0.1
 
@@ -44,7 +44,7 @@ def probe(lm: LM) -> Mapping[int, LayerMask]:
         name = f"{lm.role} model of type {lm.config.model_type!r} ({type(lm.model).__name__})"
         try:
             layer_masks, off = _measure(lm)
-        except Exception as error:  # a model's code may raise anything for a foreign cache and masks
+        except Exception as error:  # a model's code may raise anything if the cache and the masks are not its own
             if is_out_of_memory(error):
                 raise
             reason = f"{type(error).__name__}: {first_line(error)}"
@@ -58,16 +58,16 @@ def probe(lm: LM) -> Mapping[int, LayerMask]:
 
 
 def _measure(lm: LM) -> tuple[Mapping[int, LayerMask], float]:
-    """Return the mask of each layer, and the larger TV of two rows between the engine's and the model's distributions.
+    """Return the mask of each layer, and the TV between the engine's and the model's distributions, the larger of two rows.
 
-    The long row is longer than every sliding window, so that a mask that cuts too late is detected.
+    If the model's limit allows, the long row is longer than the sliding window, to detect a mask that cuts too late.
     """
     length = text_length(lm)
     text = probe_ids(lm, length)
     starts = SHORT, length - STEPS
     lm.attention, lm.layer_masks = PROBE, {}
     with torch.inference_mode():
-        # Only the last positions: logits of a whole window over a large vocabulary take a gigabyte.
+        # Logits only at the last positions: those of a whole window over a large vocabulary would take a gigabyte.
         hook = lm.head.register_forward_pre_hook(lambda _, inputs: last_states(inputs[0], STEPS))
         try:
             theirs = [lm.model(input_ids=text[None, : n + STEPS], use_cache=False).logits[0, -STEPS:] for n in starts]

@@ -16,7 +16,7 @@ from sdbench.probs import clamp_nan_ids, draw
 
 
 class PrunedLM(LM):
-    """A model without `dropped` of its layers: separate modules and configuration, shared weights."""
+    """A model without its layers `dropped`: modules and configuration are separate, weights are shared."""
 
     def __init__(self, lm: LM, dropped: range) -> None:
         self.dropped = dropped
@@ -45,7 +45,7 @@ def without_layers(lm: LM, dropped: range) -> PreTrainedModel:
 
 @torch.inference_mode()
 def angular_distances(lm: LM, texts: Sequence[Tensor], count: int) -> list[float]:
-    """Return for each layer the angular distance between its input and the output `count` layers from it on.
+    """Return for each layer the angular distance between its input and the output of `count` layers starting with it.
 
     d(x, y) = arccos(x·y / (|x| |y|)) / π (Gromov et al. 2024, equation 7), as a mean over all tokens of the texts [L].
     """
@@ -81,7 +81,7 @@ def _states(lm: LM, text: Tensor) -> Tensor:
 
 @torch.inference_mode()
 def sample_texts(lm: LM, count: int, length: int) -> Tensor:
-    """Return texts [N,L] sampled from the model at temperature 1, each from another first token, with fixed noise."""
+    """Return texts [N,L] sampled from the model at temperature 1 with fixed noise, each starting with a different token."""
     generator = torch.Generator().manual_seed(0)
     noise = torch.rand(length - 1, count, generator=generator)
     texts, cache = probe_ids(lm, count)[:, None], None

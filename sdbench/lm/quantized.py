@@ -7,8 +7,8 @@ from typing import Any
 from sdbench.config import ConfigError
 
 INT8 = "int8"  # by lm/int8.py: read in full, then quantised
-QUANTIZED = {  # bytes per weight with scales; packages needed
-    INT8: (1.1, []),  # once it is read
+QUANTIZED = {  # bytes per weight, with scales; packages needed
+    INT8: (1.1, []),  # after quantisation; while it is read, a checkpoint takes its full size
     "bnb-int8": (1.1, ["bitsandbytes"]),
     "bnb-nf4": (0.6, ["bitsandbytes"]),
     "torchao-int8": (1.1, ["torchao"]),

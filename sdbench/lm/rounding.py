@@ -1,4 +1,4 @@
-"""How far logits differ only because they are computed in calls of different shapes."""
+"""By how much logits differ only because they are computed in calls of different shapes."""
 
 from copy import deepcopy
 from typing import Any
@@ -11,28 +11,28 @@ from sdbench.lm.layers import last_states
 from sdbench.lm.memory import CHUNK
 from sdbench.lm.model import LM
 
-ROWS = 8  # most rows of the batch of a block: kernels for many tokens round differently from those for few
-MOST_STEPS = 8  # steps of the dtype at the largest logit; a larger change between shapes is not rounding
+ROWS = 8  # most rows of the batch of a block; a batch is tried because kernels for many tokens round differently
+MOST_STEPS = 8  # in steps of the dtype at the largest logit: a larger change between shapes is not taken for rounding
 
 
 def explained_margin(lm: LM, text: Tensor, start: int, *, width: int = 6, rows: int = 1) -> float:
     """Return the largest difference of two logits that rounding explains, for text [L] after `start`, in a batch of `rows`.
 
-    Each of the two may move by as much as a logit moves between a block of tokens and single ones: in the engine, and in the
-    model's own forward pass, so that a fault of the engine's blocks is not taken for rounding. At most by MOST_STEPS steps of
-    the dtype.
+    Each of the two may move by as much as a logit moves between a block of tokens and single tokens, in the engine as well as in
+    the model's own forward pass, so that a fault of the engine's blocks is not taken for rounding. At most MOST_STEPS steps of
+    the dtype are allowed.
     """
     return explained_by(*_moves(lm, text, start, width, rows), lm.dtype)
 
 
 def explained_by(moves: float, largest: float, dtype: torch.dtype) -> float:
-    """Return the difference of two logits that rounding explains, where each moves by `moves` and the largest is `largest`."""
+    """Return the difference of two logits that rounding explains, if each moves by `moves` and the largest logit is `largest`."""
     return 2 * min(moves, MOST_STEPS * torch.finfo(dtype).eps * largest)
 
 
-@torch.inference_mode()  # without it packed weights are left unused
+@torch.inference_mode()  # without it packed weights would not be used
 def margin_of(lm: LM, text: Tensor, first: int, second: int) -> float:
-    """Return the difference of the logits of two tokens after text [L], its last token scored alone as in plain decoding."""
+    """Return the difference of the logits of two tokens after text [L], whose last token is scored alone, as in plain decoding."""
     logits = logits_after(lm, text, lm.prefill_all([text[:-1]])[0], 1)[-1]
     return abs(float(logits[first] - logits[second]))
 
@@ -40,19 +40,19 @@ def margin_of(lm: LM, text: Tensor, first: int, second: int) -> float:
 def rounding_of(lm: LM, text: Tensor, start: int, *, width: int = 6) -> float:
     """Return by how much rounding moves the logits of text [L] from `start` on between blocks and single tokens.
 
-    A block of `width` tokens is what verification scores, a single token what the target alone does. Two greedy texts that
-    diverge where the two largest logits differ by less than twice this value diverge by rounding: each logit may move by it.
+    Verification scores a block of `width` tokens, decoding by the target alone a single one. If two greedy texts diverge where
+    the two largest logits differ by less than twice this value, rounding explains it, since each logit may move by the value.
     """
     return _moves(lm, text, start, width, 1)[0]
 
 
 @torch.inference_mode()
 def _moves(lm: LM, text: Tensor, start: int, width: int, rows: int) -> tuple[float, float]:
-    """Return the largest difference between logits of text [L] scored in blocks, alone or as each of `rows` texts, and token by
-    token; and the largest of the latter.
+    """Return the largest difference between the logits of text [L] scored in blocks, in a batch of 1 or of `rows` equal texts, and
+    those scored token by token; and the largest of the latter.
 
-    The engine's difference counts up to that of the model's own forward pass, or up to a step of the dtype if it is larger:
-    shapes that agree to the bit in one kernel may differ by this in another.
+    The engine's difference is limited to that of the model's own forward pass, or to a step of the dtype if that is larger,
+    because shapes that agree to the bit in one kernel may differ by a step in another.
     """
     if not 0 < start < len(text):
         raise ValueError(f"start must be between 1 and {len(text) - 1}, inside the text, got {start}")
@@ -81,7 +81,7 @@ def logits_after(lm: LM, text: Tensor, prefix: Prefix, width: int, rows: int = 1
 def model_cache(lm: LM, prompt: Tensor) -> Any:
     """Return the model's own cache of a prompt [L], from its own forward pass."""
     cache: Any = None
-    hook = lm.head.register_forward_pre_hook(lambda _, inputs: last_states(inputs[0], 1))  # no logits of a whole chunk
+    hook = lm.head.register_forward_pre_hook(lambda _, inputs: last_states(inputs[0], 1))  # logits of the last token
     try:
         for chunk in prompt[None].split(CHUNK, 1):
             cache = lm.model(input_ids=chunk, past_key_values=cache, use_cache=True).past_key_values
@@ -91,7 +91,7 @@ def model_cache(lm: LM, prompt: Tensor) -> Any:
 
 
 def model_logits_after(lm: LM, text: Tensor, start: int, cache: Any, width: int, rows: int = 1) -> Tensor:
-    """Return what `logits_after` does, from the model's own forward pass over a copy of its own cache of text[:start]."""
+    """Return the same as `logits_after`, from the model's own forward pass over a copy of its own cache of text[:start]."""
     cache, parts = deepcopy(cache), []
     cache.batch_repeat_interleave(rows)
     for block in text[start:].split(width):

@@ -1,9 +1,9 @@
-"""Attention that splits the keys of a text over the device, for few texts, where one processor per key head reads too slowly.
+"""Attention that splits the keys of a text over the whole device. With few texts, one processor per key head reads too slowly.
 
 PyTorch's kernels take the ragged mask as a dense tensor, which excludes its flash kernel, and none of the others splits the
 keys of one text. flash-attn (2.6 or newer, installed by the user) reads the engine's cache in place and takes a length for each
-row. Never run here, because no GPU was available. tests/lm/test_split_kv.py rehearses it with the published meaning of its
-arguments, and `probe.probe` compares the result with the model's laws before anything is decoded.
+row. Never run here, because no GPU was available. tests/lm/test_split_kv.py replaces the kernel by code that follows the
+documentation of its arguments, and `probe.probe` compares the result with the model's laws before anything is decoded.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ Kernel = Callable[..., Tensor]
 
 
 def kernel_for(device: torch.device, dtype: torch.dtype) -> Kernel | None:
-    """Return flash-attn's kernel if it is installed and takes such tensors; None: masks, with PyTorch's kernels."""
+    """Return flash-attn's kernel if it is installed and takes such tensors; None: use masks and PyTorch's kernels."""
     if device.type != "cuda" or dtype not in (torch.float16, torch.bfloat16):
         return None
     try:

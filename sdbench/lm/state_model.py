@@ -1,4 +1,4 @@
-"""A draft on a target's states: the target's embedding and head, with one or a few trained layers of its kind in between."""
+"""A draft that reads a target's states: the target's embedding and head, with one or more trained layers of its kind between."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -32,7 +32,9 @@ class StateLM(LM):
     """
 
     def __init__(self, target: LM, weights: Mapping[str, Tensor], *, is_shipped: bool = False) -> None:
-        """With weights of the target's checkpoint, norms have its epsilon, and no slot sees slot 0, which has no state."""
+        """`is_shipped`: the weights are from the target's checkpoint; norms then have its epsilon, and no other slot attends to
+        slot 0, which has no state.
+        """
         parameters = layer_parameters(weights)
         model, self.new_layers = with_new_layers(target, count_layers(parameters))
         self.source, self.is_shipped = weights, is_shipped
@@ -49,7 +51,7 @@ class StateLM(LM):
             self.layer_masks = {layer: LayerMask(partial(sees_behind_first, mask.function), 0) for layer, mask in masks}
 
     def is_of(self, target: LM, weights: Mapping[str, Tensor]) -> bool:
-        """Return whether it has these weights, and the tensors by which the target embeds and reads out now."""
+        """Return whether it was built from these weights, and still shares the target's current embedding and head."""
         models = (self.model, target.model)
         ends = ([model.get_input_embeddings(), model.get_output_embeddings()] for model in models)
         mine, theirs = ([getattr(module, "weight", None) for module in modules] for modules in ends)
@@ -68,7 +70,7 @@ class StateLM(LM):
     ) -> tuple[Tensor, Tensor]:
         """Run slots of inputs [B,T,d]; return the logits [B,N,V] and the states [B,N,d] of the slots `wanted` [B,N].
 
-        The inputs are computed here, so that no weight in a trace requires a gradient.
+        The inputs are computed in here, where no weight requires a gradient, as a trace needs.
         """
         rows = torch.arange(len(wanted), device=wanted.device)[:, None]
         again = partial(self.advance, inputs, wanted, plan, cache)
@@ -83,7 +85,7 @@ class StateLM(LM):
 
 
 def sees_behind_first(function: Callable[..., Any], row: Any, head: Any, position: Tensor, slot: Tensor) -> Tensor:
-    """Return whether a position sees a slot by a layer's mask function, except slot 0, which sees only itself."""
+    """Return whether a position attends to a slot by a layer's mask function, except that only position 0 attends to slot 0."""
     return function(row, head, position, slot) & ((slot > 0) | (position == 0))
 
 
@@ -94,12 +96,12 @@ def fuse(weights: Mapping[str, Tensor], states: Tensor, embeddings: Tensor, eps:
 
 
 def join(weights: Mapping[str, Tensor], states: Tensor) -> Tensor:
-    """Return the states [...,d] that slots read from the target's [...,3d]; `states` unchanged without such weights."""
+    """Return the states [...,d] that slots read, from the target's [...,3d]; `states` unchanged without the weight `join`."""
     return linear(states, weights["join"]) if "join" in weights else states
 
 
 def normalize(weights: Mapping[str, Tensor], name: str, x: Tensor, eps: float = EPS) -> Tensor:
-    """Return x [...,d] over its root mean square, times the weight of this name; x unchanged without one."""
+    """Return x [...,d] divided by its root mean square, times the weight of this name; x unchanged without such a weight."""
     return rms_norm(x, x.shape[-1:], weights[name], eps) if name in weights else x
 
 
@@ -124,7 +126,7 @@ def with_new_layers(lm: LM, count: int) -> tuple[Any, nn.ModuleList]:
     holder = next(x for x in model.modules() if isinstance(x, nn.ModuleList) and [type(y) for y in x] == kinds)
     with torch.random.fork_rng(devices=[]):
         for number, kind in enumerate(kinds):
-            # With the target's configuration and layer number: some models are dense below a layer and have experts above.
+            # With the target's configuration and layer number: in some models only the layers above a certain one have experts.
             layer = kind(lm.config, len(before) - count + number)
             for module in layer.modules():
                 new = {"layer_idx": number, "config": model.config.get_text_config()}
@@ -134,10 +136,11 @@ def with_new_layers(lm: LM, count: int) -> tuple[Any, nn.ModuleList]:
 
 
 def initial_weights(lm: LM, *, norms: bool, joins: bool = False, num_layers: int | None = None) -> dict[str, Tensor]:
-    """Return initial weights for training: the target's last layers over the state plus a random projection of the embedding.
+    """Return initial weights for training: the target's last layers, whose input is the state plus a random projection of the
+    embedding.
 
-    None is one layer, without a number. If states of three layers are combined, the last one's state starts with weight 1, and
-    the others' with 0.
+    num_layers=None: one layer, whose names have no number. If states of three layers are joined, the last layer's starts with
+    weight 1, and the others with 0.
     """
     width = lm.config.hidden_size
     image = torch.randn(width, width, generator=torch.Generator().manual_seed(0)) * width**-0.5

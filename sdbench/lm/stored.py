@@ -1,4 +1,4 @@
-"""The weights in the safetensors files of a checkpoint: how many, of which type, and their bytes in memory."""
+"""The weights in the safetensors files of a checkpoint: their number by type, and their bytes in memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from sdbench.lm.gguf import CODES
 
 WIDTHS = {name: width for name, (_, width) in CODES.items()}
 NAMES = {code: name for name, (code, _) in CODES.items()}
-# quant_method -> weights in a stored number, of checkpoints that transformers dequantises on a CPU
+# quant_method -> weights per stored number, for checkpoints that transformers dequantises on a CPU
 DEQUANTISED_ON_CPU = {"fp8": 1, "mxfp4": 2}
 
 
@@ -23,17 +23,18 @@ DEQUANTISED_ON_CPU = {"fp8": 1, "mxfp4": 2}
 class StoredWeights:
     """Weights by how they are loaded: floating ones are converted to a dtype, quantised ones stay as they are stored.
 
-    transformers dequantises FP8 and MXFP4 without a device that computes in them. That is counted on a CPU, not on an old GPU.
+    transformers dequantises FP8 and MXFP4 on a device that cannot compute in them. Sizes here take this into account on a CPU,
+    but not on an old GPU.
     """
 
     floating: int  # numbers of a floating type
-    dtype: str  # that of most of them
-    quantized_bytes: float = 0  # of all other numbers
-    dequantized: int = 0  # weights that those are on a CPU; 0: they stay quantised there
+    dtype: str  # the dtype of most of them
+    quantized_bytes: float = 0  # bytes of all other numbers
+    dequantized: int = 0  # number of weights that these become on a CPU; 0: they stay quantised there
 
     @property
     def stored_bytes(self) -> float:
-        """The bytes of all numbers in their files."""
+        """The bytes of all weights in their files."""
         return self.floating * WIDTHS[self.dtype] + self.quantized_bytes
 
     def bytes(self, dtype: str | None, device: str) -> float:
@@ -44,7 +45,7 @@ class StoredWeights:
 
 
 def stored_weights(counts: Mapping[str, int], folder: Path) -> StoredWeights:
-    """Return the weights of numbers by their type in safetensors, and of the configuration in a folder."""
+    """Return the stored weights, from counts of numbers by safetensors type and the configuration in a folder."""
     floating = {name: counts[code] for code, name in NAMES.items() if code in counts}
     others = {code: count for code, count in counts.items() if code not in NAMES}
     most = max(floating, key=lambda name: floating[name], default="float32")
@@ -56,7 +57,7 @@ def stored_weights(counts: Mapping[str, int], folder: Path) -> StoredWeights:
 
 
 def count_weights(folder: Path) -> Counter[str] | None:
-    """Return the numbers by their type, from the headers of safetensors files; None unless all files are there."""
+    """Count the numbers by safetensors type, from the headers of the files; None unless all files are there."""
     from safetensors import SafetensorError, safe_open
 
     index = folder / "model.safetensors.index.json"
