@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 # What a rule may read besides p, q and the draft. "raw": un-tempered logits of both models; "raw_if_greedy": the same, only at
 # temperature 0; "sure": which tokens the drafter is sure of.
 NEEDS = frozenset({"raw", "raw_if_greedy", "target_hidden", "draft_hidden", "sure"})
-# What a drafter may need: a draft model, a tokenizer, the draft's own tokenizer ("draft_tokenizer", which may be another), and which
+# What a drafter may need: a draft model, a tokenizer, the draft's tokenizer (which may then differ from the target's), and which
 # values of the target `prefill` and `observe` receive.
 DRAFTER_NEEDS = frozenset({"draft", "tokenizer", "draft_tokenizer", "raw", "target_hidden", "layer_hidden"})
 
