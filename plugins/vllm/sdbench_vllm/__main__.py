@@ -1,4 +1,4 @@
-"""`python -m sdbench_vllm`: whether the vLLM of this environment has the seam that the plug-in knows; exit code 2 where not."""
+"""`python -m sdbench_vllm`: report whether the plug-in supports the vLLM of this environment; exit code 2 if not."""
 
 import sys
 
@@ -9,7 +9,7 @@ def main() -> int:
     found = differences()
     for line in found:
         print(f"sdbench-vllm: {line}", file=sys.stderr)
-    print("the seam is not the known one" if found else "the seam is the known one")
+    print("the plug-in does not support this vLLM" if found else "the plug-in supports this vLLM")
     return 2 if found else 0
 
 

@@ -1,4 +1,4 @@
-"""Between vLLM's flattened laws and a rule's: [num_tokens, V] to [B,K,V] and back. Torch and the rules, nothing of vLLM.
+"""Convert between vLLM's flattened laws [num_tokens, V] and those of a rule [B,K,V]. Imports torch and the rules, but not vLLM.
 
 B rows, K the longest draft of the batch, V the vocabulary; row b has num_draft[b] of the num_tokens.
 """
@@ -17,12 +17,12 @@ from torch.nn.functional import pad
 from sdbench.types import DraftBlock, Evidence, Verdict
 from sdbench.verify import Exact, Tokenwise, family, stack
 
-PLACEHOLDER = -1  # after the last token of a row; as a draft: one that is to be rejected
+PLACEHOLDER = -1  # fills a row after its last token; as a draft, it is always rejected
 _log = logging.getLogger("vllm.sdbench")
 
 
 def expand(x: Tensor, cu: Tensor, num_tokens: int, replace_from: float = 0, replace_to: float = 0) -> Tensor:
-    """x [B] once for each token of its row, [num_tokens]; cu [B] are the rows' ends."""
+    """Return x [B] repeated for each token of its row, [num_tokens]; cu [B] are the ends of the rows."""
     if replace_from != replace_to:
         x = torch.where(x == replace_from, torch.full_like(x, replace_to), x)
     counts = torch.diff(cu.long(), prepend=cu.new_zeros(1).long())
@@ -30,7 +30,7 @@ def expand(x: Tensor, cu: Tensor, num_tokens: int, replace_from: float = 0, repl
 
 
 def uniforms(num_rows: int, num_slots: int, generators: Mapping[int, torch.Generator], device: torch.device) -> Tensor:
-    """u [B,K+1]: of a request that has a seed by its own generator. In 52 bits, for float64 may round up to 1 otherwise."""
+    """Return u [B,K+1]; a request with a seed has its own generator. Values are at most 1 − 2^−52, so that none rounds up to 1."""
     u = torch.rand(num_rows, num_slots + 1, dtype=torch.float64, device=device)
     for row, generator in generators.items():
         if row < num_rows:
@@ -40,36 +40,36 @@ def uniforms(num_rows: int, num_slots: int, generators: Mapping[int, torch.Gener
 
 @dataclass(frozen=True)
 class FlatBatch:
-    """What vLLM hands over of the rows to be judged, its tokens flattened."""
+    """The rows to judge, as vLLM passes them: the tokens of all rows are flattened."""
 
     is_greedy: Tensor  # [B]
     draft_ids: Tensor  # [num_tokens]
     num_draft: Sequence[int]
-    draft_logs: Tensor | None  # [num_tokens,V] log-laws that drafts were drawn from, or None where they were chosen
+    draft_logs: Tensor | None  # [num_tokens,V] log-laws that drafts were drawn from; None if drafts were not sampled
     target_logits: Tensor  # [num_tokens,V] processed, cut and divided by the temperature (by 1 in greedy rows)
-    bonus_ids: Tensor  # [B] or [B,1], which the engine has drawn
+    bonus_ids: Tensor  # [B] or [B,1], drawn by vLLM
     u: Tensor  # [B,K+1]
-    raw_logits: Tensor | None = None  # [num_tokens,V] of the target, neither cut nor divided; None: as target_logits
+    raw_logits: Tensor | None = None  # [num_tokens,V] of the target, neither cut nor divided; None: target_logits
     temperature: Tensor | None = None  # [B]; None: 1
 
 
 class Judgement(NamedTuple):
-    """What rows emit, and why some of them were decoded losslessly instead of by their rule."""
+    """The tokens that rows emit, and for some rows the reason why they were decoded losslessly instead of by their rule."""
 
     emitted: Tensor  # [B,K+1] int32, PLACEHOLDER after the last token
     faults: dict[int, str]  # row -> the reason
 
 
 def reads_raw(rule: Tokenwise, *, is_greedy: bool) -> bool:
-    """Whether a rule reads un-tempered laws at this temperature."""
+    """Return whether a rule reads un-tempered laws at this temperature."""
     return "raw" in rule.needs or (is_greedy and "raw_if_greedy" in rule.needs)
 
 
 def judged(rules: Sequence[Tokenwise], batch: FlatBatch) -> Judgement:
-    """Judge each row by its rule. Nothing raises here: an exception would end the engine for all.
+    """Judge each row by its rule. A rule's exception is caught here, because it would end the engine for all requests.
 
-    A row whose rule raises or finds no token with mass is judged by the lossless rule, and is among the faults. Logits that are NaN
-    count as −inf; a position without a finite one gets a flat law.
+    If the rule raises, or no token has mass, the row is judged by the lossless rule and is listed in `faults`. NaN logits count
+    as −inf; a position without a finite logit gets a uniform law.
     """
     batch, u = _with_finite_logits(batch), batch.u
     device, num_rows, num_slots = u.device, len(batch.num_draft), u.shape[1] - 1
@@ -77,8 +77,8 @@ def judged(rules: Sequence[Tokenwise], batch: FlatBatch) -> Judgement:
     there = torch.arange(num_slots, device=device) < lengths[:, None]  # [B,K]
     tokens, place = (torch.zeros(num_rows, num_slots, dtype=torch.int64, device=device) for _ in range(2))
     tokens.masked_scatter_(there, batch.draft_ids.long())
-    place.masked_scatter_(there, torch.arange(len(batch.draft_ids), device=device))  # of each draft among the flattened
-    offered = (there & (tokens >= 0)).long().cumprod(1).sum(1)  # [B] drafts before the first that is padded
+    place.masked_scatter_(there, torch.arange(len(batch.draft_ids), device=device))  # index in the flat tensors
+    offered = (there & (tokens >= 0)).long().cumprod(1).sum(1)  # [B] number of drafts before the first PLACEHOLDER
     tokens = tokens.clamp_min(0)
     emitted = torch.full((num_rows, num_slots + 1), PLACEHOLDER, dtype=torch.int32, device=device)
     faults: dict[int, str] = {}
@@ -107,13 +107,13 @@ def _with_finite_logits(batch: FlatBatch) -> FlatBatch:
 
 
 def _judge_safely(rules: Sequence[Tokenwise], evidence: Evidence, u: Tensor) -> Judgement:
-    """What rows of one family emit [b,K+1]; those at fault, found by judging each alone, emit what the lossless rule does."""
+    """Judge the rows of one family; if the rule raises, judge each row alone to find those at fault. They are judged losslessly."""
     try:
         emitted = _emitted(stack(list(rules), u.device)(evidence, u), evidence.draft.tokens)
-        # A rule that has no law to draw from gives the id V: vLLM drops it, no token comes back, and it asks for ever.
+        # A rule without a law to draw from gives the id V. vLLM would drop it, get no token, and repeat the step for ever.
         is_at_fault = (emitted >= _vocab_of(evidence)).any(1)
         error: object = "no token has mass"
-    except Exception as caught:  # noqa: BLE001 - whatever it is, the other requests of the batch go on
+    except Exception as caught:  # noqa: BLE001 - no error may stop the other requests of the batch
         if len(rules) > 1:
             parts = []
             for row, rule in enumerate(rules):
@@ -132,7 +132,7 @@ def _judge_safely(rules: Sequence[Tokenwise], evidence: Evidence, u: Tensor) -> 
 
 
 def _emitted(verdict: Verdict, tokens: Tensor) -> Tensor:
-    """Accepted drafts and the token after them, int32 [b,K+1]."""
+    """Return the accepted drafts and the token after them, int32 [b,K+1]."""
     emitted = pad(tokens.int(), (0, 1))
     slots = torch.arange(emitted.shape[1], device=tokens.device)
     emitted = torch.where(slots < verdict.accepted[:, None], emitted, PLACEHOLDER)
@@ -144,7 +144,7 @@ def _vocab_of(evidence: Evidence) -> int:
 
 
 def _families(rules: Sequence[Tokenwise], is_greedy: Sequence[bool]) -> list[list[int]]:
-    """The rows that are judged in one call."""
+    """Return groups of rows that are judged in one call."""
     members: dict[Hashable, list[int]] = {}
     for row, (rule, greedy) in enumerate(zip(rules, is_greedy, strict=True)):
         members.setdefault((family(rule), bool(greedy)), []).append(row)
@@ -154,11 +154,11 @@ def _families(rules: Sequence[Tokenwise], is_greedy: Sequence[bool]) -> list[lis
 def _evidence(
     batch: FlatBatch, rule: Tokenwise, rows: Tensor, tokens: Tensor, offered: Tensor, lengths: Tensor, place: Tensor
 ) -> Evidence:
-    """The laws of the rows [b] of one family. Greedy ones are ids: all mass on the likeliest token; a missing draft's slot holds
-    any law.
+    """Return the evidence for the rows [b] of one family. Laws of greedy rows are ids, with all mass on the likeliest token; the
+    slot of a missing draft may hold any law.
 
-    The bonus stands in slot `lengths` as it was drawn, so that drawing from it draws it. `offered` is less where drafts are padded:
-    the token there is drawn from the target.
+    Slot `lengths` has all its mass on the bonus token that vLLM drew, so that drawing from it gives this token. If a PLACEHOLDER is
+    among the drafts, `offered` is smaller than `lengths`, and the token there is drawn from the target.
     """
     if not tokens.shape[1]:
         bonus = batch.bonus_ids.view(-1).long()[rows, None]
@@ -168,11 +168,11 @@ def _evidence(
         logits, draft_logs = (
             logits.new_zeros(1, logits.shape[-1]),
             None,
-        )  # no row drafts: slots hold a law that nobody reads
+        )  # no row drafts: slots hold a law that is never read
     is_greedy = bool(batch.is_greedy[rows[0]])
     raw = draft_raw = None
     if reads_raw(rule, is_greedy=is_greedy):
-        # A law at temperature T is that of the logits divided by T: times T its logarithm has the un-tempered law again.
+        # At temperature T the log-law is logits / T plus a constant, so T times the log-law are logits of the un-tempered law.
         raw = pad(
             (logits if batch.raw_logits is None or not len(batch.raw_logits) else batch.raw_logits)[place], (0, 0, 0, 1)
         )

@@ -1,4 +1,4 @@
-"""The rule that a request asks for, checked where a mistake is the client's and not the engine's end."""
+"""The rule that a request names, checked in the front end, where a mistake is a response with HTTP 400 and not the engine's end."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from sdbench.types import needs_of
 from sdbench.verify import Exact, Tokenwise
 
 RULE, KNOBS, VERSION = "sdbench_rule", "sdbench_knobs", "sdbench_version"
-WITHIN = " of "  # between the version of a rule and that of the rule within it
+WITHIN = " of "  # separates the version of a rule from that of the rule within it
 LOSSLESS = Exact()
 
 
 def rule_of(extra: Mapping[str, Any] | None, temperature: float) -> Tokenwise:
-    """The rule of a request's `vllm_xargs`, lossless without; ValueError with one sentence for anything else.
+    """Return the rule that a request's `vllm_xargs` names, the lossless rule if none; ValueError of one sentence for a mistake.
 
-    A request may say which version of the rule it means: the copy of sdbench beside the server may differ from its client's.
+    A request may name the version of the rule, because the server's copy of sdbench may differ from the client's.
     """
     extra = extra or {}
     name, knobs, version = extra.get(RULE), extra.get(KNOBS, "{}"), extra.get(VERSION)
@@ -40,7 +40,7 @@ def rule_of(extra: Mapping[str, Any] | None, temperature: float) -> Tokenwise:
 
 
 def version_of(rule: Tokenwise) -> str:
-    """The version of a rule and of the rules within it, as sdbench has it in the key of a cell."""
+    """Return the version of a rule and of the rules within it, in the form of a cell's key in sdbench."""
     values = [getattr(rule, one.name) for one in fields(rule)] if is_dataclass(rule) else []
     return WITHIN.join((str(rule.version), *(version_of(value) for value in values if isinstance(value, Tokenwise))))
 
@@ -73,7 +73,7 @@ def _made(name: str, knobs: str, version: str | None = None) -> Tokenwise:
             f"{KNOBS} of {name} must be an object with {', '.join(sorted(known)) or 'nothing'}, got {knobs!r}"
         )
     inner = {knob: value for knob, value in values.items() if isinstance(value, dict)}
-    for knob, value in inner.items():  # a rule of its own, as that of a coin
+    for knob, value in inner.items():  # the value is a rule itself, as in the rule Coin
         if set(value) != {RULE, KNOBS} or not isinstance(value[RULE], str):
             raise ValueError(f"{knob} of {name} must be a rule with {RULE} and {KNOBS}, got {value!r}")
         values[knob] = _made(value[RULE], json.dumps(value[KNOBS]))
@@ -97,7 +97,7 @@ def _made(name: str, knobs: str, version: str | None = None) -> Tokenwise:
 
 @cache
 def declared_knobs() -> dict[str, dict[str, Any]]:
-    """Class name -> the knobs that its YAML declares, with range and kind: the table of sdbench's command line."""
+    """Return class name -> the knobs that its YAML declares, with ranges and types, as on the command line of sdbench."""
     import yaml
 
     trees = [yaml.safe_load(path.read_text(encoding="utf-8")) for path in (config_dir() / "verifier").glob("*.yaml")]
@@ -105,7 +105,7 @@ def declared_knobs() -> dict[str, dict[str, Any]]:
 
 
 def check_knob(key: str, value: Any, declared: Mapping[str, Any] | None) -> Any:
-    """The value in the kind that its YAML declares; ValueError outside its range. The rule itself checks undeclared fields."""
+    """Return the value in the type that its YAML declares; ValueError if it is out of range. The rule checks undeclared fields."""
     if declared is None or (
         isinstance(value, float) and value == declared.get("strict")
     ):  # the strict end may be infinite

@@ -1,4 +1,4 @@
-"""What the plug-in repairs in vLLM 0.32: counts that are not sent, drafts that no model drew, the state of a generator."""
+"""Repairs of vLLM 0.32 by the plug-in: counts that are not sent, drafts that no model has drawn, the state of a generator."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 def count_texts_with_stops(scheduler: Any) -> None:
     """Send a request's counts with each of its outputs if it has stop strings.
 
-    vLLM sends them with the last output of its engine core. The front end looks for stop strings, and a text that ends at one has
-    no such output. It keeps the newest counts that came.
+    vLLM sends them with the last output of its engine core only. Stop strings are found in the front end, and a text that ends at
+    one has no last output of the core. The front end keeps the newest counts that it received.
     """
     inner = scheduler.update_from_output
 
@@ -31,10 +31,10 @@ def count_texts_with_stops(scheduler: Any) -> None:
 
 
 def drop_drafts_of_zeros(runner: Any) -> None:
-    """Where one request of a batch is too long for the drafter, vLLM gives all of them token 0 as drafts, which a rule may keep.
+    """Give the scheduler no drafts in a step in which vLLM drafts token 0 for all requests, which a lenient rule may keep. vLLM
+    does so if one request of the batch is too long for the drafter.
 
-    The scheduler gets no drafts instead. With asynchronous scheduling it has already reserved slots for them: there the next step
-    takes them as missing.
+    With asynchronous scheduling the slots are already reserved; the next step then treats the drafts as missing.
     """
     inner = runner._copy_draft_token_ids_to_cpu
 
@@ -48,9 +48,10 @@ def drop_drafts_of_zeros(runner: Any) -> None:
 
 
 def rewind_on_the_cpu(runner: Any) -> None:
-    """A prompt that is read in several steps draws tokens that are thrown away, and a seed's generator goes back to before them.
+    """Restore the state of a request's generator on a CPU after a step that reads only a part of the prompt.
 
-    vLLM does so by the generator's offset, which has none on a CPU: there such a request ends the engine. Its state is put back.
+    Such a step draws a token that is discarded, and vLLM then resets the generator by its offset. Generators on a CPU have no
+    offset, so a request with a seed would end the engine.
     """
     sample, book = runner._sample, runner._bookkeeping_sync
 

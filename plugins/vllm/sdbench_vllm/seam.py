@@ -1,13 +1,14 @@
-"""Where the rules go in vLLM 0.32, V1 runner. Never run on a GPU, nor with the V2 runner, several nodes or asynchronous scheduling.
+"""The functions of vLLM 0.32 (V1 runner) that the plug-in replaces or wraps, here called the seam. Never run on a GPU, nor with the
+V2 runner, several nodes or asynchronous scheduling.
 
-`rejection_sample` of `vllm.v1.sample.rejection_sampler` is replaced. Its metadata name no requests, so the runner's `_sample` is
-wrapped: it says whose rows are about to be judged. Knobs are checked in the front end, where a bad one is a 400.
+`rejection_sample` of `vllm.v1.sample.rejection_sampler` is replaced. Its arguments do not name the requests of the rows, so the
+runner's `_sample` is wrapped to store their rules. Knobs are checked in the front end, where a bad one is answered with HTTP 400.
 
-Rules may read un-tempered laws. Those of the target are kept before vLLM divides and cuts its logits. A drafter hands over
-log-laws instead of probabilities, of which small ones would be rounded to 0, and does so at temperature 0 too.
+Rules may read un-tempered laws. The target's logits are copied before vLLM divides and cuts them. The drafter returns log-laws
+instead of probabilities, whose small values would be rounded to 0, and it does so at temperature 0 too.
 
-A request whose rule cannot judge is decoded losslessly for the step and ends with an error: its row is reported with AT_FAULT as
-its number of NaNs, which vLLM carries from the worker to the scheduler.
+If a rule fails on a row, the step is decoded losslessly and the request ends with an error. The row is reported with AT_FAULT as
+its number of NaNs, a field that vLLM passes from the worker to the scheduler.
 """
 
 from __future__ import annotations
@@ -48,14 +49,14 @@ SEAM = {
     ),
     "vllm.sampling_params:SamplingParams._verify_extra_args": ("self",),
 }
-AT_FAULT = -1  # as a number of NaNs: the rule of the request could not judge
-# Of the rows that are being sampled: .rules, .raw_logits (None where none reads them), .faults, .has_zeros (of their drafts)
+AT_FAULT = -1  # as a number of NaNs: the rule of the request failed
+# For the rows being sampled: .rules, .raw_logits (None if no rule reads them), .faults, .has_zeros (drafts that no model has drawn)
 _now = threading.local()
 _log = logging.getLogger("vllm.sdbench")
 
 
 def installed() -> str | None:
-    """The version of vLLM here."""
+    """Return the installed version of vLLM; None if there is none."""
     for name in DISTRIBUTIONS:
         try:
             return version(name)
@@ -65,7 +66,7 @@ def installed() -> str | None:
 
 
 def differences() -> list[str]:
-    """What of the installed vLLM is not as the plug-in knows it; empty where it may be used."""
+    """Return how the installed vLLM differs from the supported one, one line each; empty if the plug-in can be used."""
     from importlib import import_module
 
     there = installed()
@@ -84,7 +85,7 @@ def differences() -> list[str]:
 
 
 def install() -> None:
-    """Once a process; RuntimeError for a seam that is not the known one, which ends the start of the server."""
+    """Install the plug-in, once per process. A vLLM whose functions differ is a RuntimeError, so that the server does not start."""
     os.environ.setdefault("VLLM_USE_V2_MODEL_RUNNER", "0")
     import vllm.v1.core.sched.scheduler as scheduler  # pyright: ignore[reportMissingImports]
     import vllm.v1.sample.rejection_sampler as sampler  # pyright: ignore[reportMissingImports]
@@ -93,7 +94,7 @@ def install() -> None:
     if getattr(sampler, "sdbench_is_in", False):
         return
     if os.environ["VLLM_USE_V2_MODEL_RUNNER"] != "0":
-        raise RuntimeError("sdbench-vllm needs VLLM_USE_V2_MODEL_RUNNER=0: the V2 runner's seam is not known to it")
+        raise RuntimeError("sdbench-vllm needs VLLM_USE_V2_MODEL_RUNNER=0: it does not support the V2 runner")
     if found := differences():
         raise RuntimeError("sdbench-vllm refuses this vLLM: " + "; ".join(found))
     from vllm.sampling_params import SamplingParams  # pyright: ignore[reportMissingImports]
@@ -129,7 +130,9 @@ def rejection_sample(
     *_: Any,
     **__: Any,
 ) -> Any:
-    """vLLM's contract: int32 [B, max_spec_len + 1], −1 past the last token. Profile runs have no requests: lossless."""
+    """Return, as vLLM's function does, int32 [B, max_spec_len + 1] with −1 past the last token of a row. Rows of vLLM's profile
+    runs belong to no request and are judged losslessly.
+    """
     import torch
 
     from sdbench_vllm.adapter import PLACEHOLDER, FlatBatch, judged, uniforms
@@ -159,16 +162,16 @@ def rejection_sample(
 
 
 def keeping_raw_logits(inner: Any) -> Any:
-    """vLLM's function that divides and cuts the target's logits in place; what they were is kept where a rule reads it.
+    """Wrap vLLM's function that divides and cuts the target's logits in place: keep a copy of the logits if a rule reads it.
 
-    A step in which no row drafts is left alone.
+    In a step in which no row drafts, the function is not called.
     """
     from sdbench_vllm.adapter import reads_raw
 
     def apply_sampling_constraints(
         logits: Any, cu_num_draft_tokens: Any, sampling_metadata: Any, *more: Any, **named: Any
     ) -> Any:
-        if not len(logits):  # no row drafts: vLLM's cut by top_k takes the maximum of nothing on a CPU
+        if not len(logits):  # no row drafts: on a CPU vLLM's cut by top_k would take the maximum of an empty tensor
             return logits
         rules = getattr(_now, "rules", None) or ()
         some_greedy = not sampling_metadata.all_random
@@ -180,7 +183,7 @@ def keeping_raw_logits(inner: Any) -> Any:
 
 
 def with_log_laws(inner: Any) -> Any:
-    """vLLM's function that draws the drafts; instead of their laws it returns the logarithms [B,V]."""
+    """Wrap vLLM's function that draws the drafts, so that it returns their log-laws [B,V] instead of their laws."""
 
     def compute_probs_and_sample_next_token(logits: Any, sampling_metadata: Any, *more: Any, **named: Any) -> Any:
         tokens, _ = inner(logits, sampling_metadata, *more, **named)  # it divides the logits in place
@@ -196,7 +199,7 @@ def _float32() -> Any:
 
 
 def _draft_by_laws(proposer: Any) -> None:
-    """Where all requests are greedy, vLLM's drafter computes no law: as rows at temperature 0 beside others they get one."""
+    """Let vLLM's drafter compute laws even if all requests are greedy: pass them as rows at temperature 0 of a mixed batch."""
     from dataclasses import replace
 
     inner = proposer._sample_draft_tokens
@@ -211,7 +214,7 @@ def _draft_by_laws(proposer: Any) -> None:
 
 
 def _end_at_fault(scheduler: Any) -> None:
-    """A request that the worker reports with AT_FAULT ends with an error."""
+    """Let a request that the worker reports with AT_FAULT end with an error."""
     update, stop = scheduler.Scheduler.update_from_output, scheduler.check_stop
 
     def update_from_output(self: Any, scheduler_output: Any, model_runner_output: Any) -> Any:
@@ -242,7 +245,7 @@ def _check_in_the_front_end(params: Any) -> None:
 
 
 def _say_whose_rows(runner: Any) -> None:
-    """The rules of the rows are known while they are sampled; those at fault are reported with the step."""
+    """Store the rules of the rows while they are sampled, and report the rows at fault with the step's result."""
     from sdbench_vllm.knobs import LOSSLESS, rule_of
 
     inner, book = runner._sample, runner._bookkeeping_sync
