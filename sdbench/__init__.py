@@ -1,4 +1,4 @@
-"""sdbench: what lenient speculative decoding costs in quality. Light to import: names load when they are used."""
+"""sdbench: what lenient speculative decoding costs in quality. The import is fast: names are loaded when they are used."""
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any

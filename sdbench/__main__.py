@@ -5,8 +5,8 @@ import sys
 
 
 def main(*command: str) -> None:
-    """The console script; `command` names a subcommand for the aliases such as python -m sdbench.report."""
-    # Spinning OpenMP threads collapse where the cores are shared (26 times slower, measured); read when torch loads.
+    """Run the console script; `command` is the subcommand of an alias such as python -m sdbench.report."""
+    # Set before torch is loaded, which reads it. If cores are shared, OpenMP threads that spin are very slow (26 times, measured).
     os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from sdbench.cli import main as front_door
 

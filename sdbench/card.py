@@ -1,4 +1,4 @@
-"""Folders of trained weights: `head.safetensors`, and `head.json`, the card: the kind of weights and their training."""
+"""Folders of trained weights: `head.safetensors`, and the card `head.json`, which names the kind of weights and their training."""
 
 import json
 from collections.abc import Mapping
@@ -29,9 +29,10 @@ def write_trained(
 
 
 def read_trained(folder: Path, kind: str, taker: str) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
-    """Return card and weights of this kind for a `taker`; unchanged files give the same objects.
+    """Return the card and the weights of a folder of this kind; unchanged files give the same objects. `taker` is the name, in
+    messages, of what reads them.
 
-    FileNotFoundError for a missing file, ValueError for everything else that is wrong.
+    FileNotFoundError for a missing file, ValueError for any other fault.
     """
     return _read(folder, kind, taker, digest_of_file(folder / CARD), digest_of_file(folder / WEIGHTS))
 

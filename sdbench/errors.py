@@ -1,17 +1,17 @@
-"""Recognise exceptions of other libraries, and quote them, commands and addresses in messages."""
+"""Recognise exceptions of other libraries, and quote exceptions, commands and addresses in messages."""
 
 import re
 
-# What a rule, a drafter or a metric of somebody's own may raise. Errors of the records and of engines end a run.
-OF_CODE = (AssertionError, AttributeError, NameError)  # a mistake in code, whose traceback is kept
+# Exceptions of a user's rule, drafter or metric that count as failures of a cell. Errors of the records and of engines end a run.
+OF_CODE = (AssertionError, AttributeError, NameError)  # mistakes in code, whose traceback is kept
 FAILURES_OF_A_CELL = (
     *(ArithmeticError, ImportError, LookupError, MemoryError, RuntimeError, SyntaxError, TypeError, ValueError),
     *OF_CODE,
 )
 ALLOCATION = re.compile(
     r"allocate\D{0,20}([\d.]+) (bytes|KiB|MiB|GiB)"
-)  # of an allocator's message: what it was asked for
-WITHOUT_FORCE = "without force=true, which decodes everything once more"  # how to go on after a run with it
+)  # finds the requested size in an allocator's error message
+WITHOUT_FORCE = "without force=true, which decodes everything once more"  # how to continue a run that had force=true
 
 
 def first_line(error: Exception) -> str:
@@ -20,7 +20,7 @@ def first_line(error: Exception) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Return whether an allocation failed. On a CPU torch then raises a RuntimeError that only its message tells apart."""
+    """Return whether an allocation failed. On a CPU torch then raises a RuntimeError, which only its message identifies."""
     if not isinstance(error, RuntimeError):
         return isinstance(error, MemoryError)
     is_named = type(error).__name__ == "OutOfMemoryError" or "out of memory" in str(error).lower()
@@ -28,7 +28,7 @@ def is_out_of_memory(error: BaseException) -> bool:
 
 
 def is_from_submitit(error: Exception) -> bool:
-    """Return whether submitit raised this exception, to requeue or time out a job: it must then pass, wherever it comes."""
+    """Return whether submitit raised this exception to requeue or time out a job; every handler must then let it pass."""
     return type(error).__module__.partition(".")[0] == "submitit"
 
 
@@ -39,7 +39,7 @@ def sentence_of_failure(error: BaseException) -> str:
 
 
 def without_force(command: str) -> str:
-    """Return a command that goes on with what it began; with force=true it would decode all texts once more."""
+    """Return the command without force=true, so that it continues what it began instead of decoding all texts again."""
     return re.sub(r" \+*force=\S+", "", command)
 
 

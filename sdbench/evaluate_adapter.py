@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 def metric(task: DataTask) -> evaluate.Metric:
-    """Return a task's scorer as an `evaluate.Metric`: predictions are answers, references their texts.
+    """Return a task's scorer as an `evaluate.Metric`: predictions are answers, references are reference texts.
 
-    Tasks that score whole rows (`scores_rows`: programs, tiny summaries, long documents) take row ids as references.
+    For tasks that score whole rows (`scores_rows`: programs, tiny summaries, long documents) references are row ids.
     """
     import datasets
     import evaluate

@@ -15,10 +15,10 @@ DIGITS = 20  # hex digits: 80 bits, so a collision among a million has odds of a
 
 @contextlib.contextmanager
 def replace_on_success(path: Path, part: Path | None = None) -> Iterator[Path]:
-    """Yield a temporary path beside `path`, a file or a folder, which is renamed to `path` at the end or removed after an
+    """Yield a temporary path next to `path`, for a file or a folder. It is renamed to `path` at the end, or removed after an
     error.
 
-    Its name is unique, since jobs that share a folder, also on several hosts, may write the same file; `part` replaces it.
+    The name is unique, because jobs that share a folder, even on several hosts, may write the same file; `part` overrides it.
     """
     part = part or path.with_name(f".{path.name}.{os.getpid()}-{os.urandom(4).hex()}.part")
     try:
@@ -31,7 +31,7 @@ def replace_on_success(path: Path, part: Path | None = None) -> Iterator[Path]:
 
 
 def write_whole(path: Path, data: bytes | str, *, part: Path | None = None, sync: bool = False) -> Path:
-    """Write `data` to `path` atomically. `sync`: it survives a power failure."""
+    """Write `data` to `path` atomically. `sync`: flush it to the disk, so that it survives a power failure."""
     with replace_on_success(path, part) as temporary, open(temporary, "wb") as file:
         file.write(data.encode() if isinstance(data, str) else data)
         if sync:
@@ -93,7 +93,9 @@ def digest_of_file(path: Path, *, digits: int = DIGITS) -> str:
 
 
 def digest_of_path(path: Path, *, without: Collection[str] = ()) -> str:
-    """Return the SHA-256 of a file's content, or of all files below a folder with their names, `without` those of some patterns."""
+    """Return the SHA-256 of a file's content, or of the names and contents of all files below a folder except the patterns
+    `without`.
+    """
     if path.is_file():
         return digest_of_file(path)
     files = sorted(file for file in path.rglob("*") if file.is_file())

@@ -1,8 +1,8 @@
 """Requests to the hub, answered from the cache if possible; errors become one sentence.
 
-A named commit in the cache is used without a request. Only the hub knows the commit of a branch; without a network the cached
-one is used, with a warning. The network is probed once, by a connection of at most PROBE_S seconds. Without one the libraries
-run offline (as with HF_HUB_OFFLINE=1), so that their requests do not wait to fail.
+If a commit is named and cached, no request is sent. Only the hub knows which commit a branch is at; without a network the cached
+commit is used, with a warning. The network is tested once, by a connection attempt of at most PROBE_S seconds. If it fails, the
+libraries run offline (as with HF_HUB_OFFLINE=1), so that their requests fail at once.
 """
 
 import os
@@ -33,23 +33,23 @@ COMMIT = re.compile(r"[0-9a-f]{40}")
 
 
 class HubError(ConnectionError):
-    """The hub does not answer now. The run itself is valid and may be started again."""
+    """The hub does not answer now. The run itself is valid and can be started again later."""
 
 
 def fetch(request: Callable[[], T], repo: str, *, kind: str = "model", revision: str | None = None) -> T:
     """Return `request()`: without a connection if a named commit is cached, otherwise with retries while the hub is busy.
 
-    Without a network, or if the transport fails, it is answered from the cache with a warning.
+    Without a network, or if the transport fails, the answer comes from the cache, with a warning.
     """
     from huggingface_hub.utils import logging
 
-    logging.set_verbosity_error()  # silences its message about each try
+    logging.set_verbosity_error()  # suppresses the library's message about each attempt
     if revision is not None and COMMIT.fullmatch(revision) and _snapshot(repo, kind, revision).is_dir():
         before = is_offline()
         _go_offline()
         try:
             return request()
-        except (OSError, ValueError):  # the rest of it is on the hub
+        except (OSError, ValueError):  # some of its files are not cached: ask the hub
             pass
         finally:
             _go_offline(to=before)
@@ -117,13 +117,13 @@ def _is_set_offline() -> bool:
 
 def _go_offline(*, to: bool = True) -> None:
     constants.HF_HUB_OFFLINE = to
-    if "datasets" in sys.modules:  # it has copied the flag
+    if "datasets" in sys.modules:  # this library copies the flag when it is imported
         sys.modules["datasets"].config.HF_HUB_OFFLINE = to
 
 
 @cache
 def _has_network() -> bool:
-    """Return whether the hub, or its proxy, accepts a connection. In a thread, to limit the time of name resolution."""
+    """Return whether the hub, or its proxy, accepts a connection. A thread limits the time, also that of name resolution."""
     hub = urlsplit(constants.ENDPOINT)
     proxies = getproxies()
     proxy = None if proxy_bypass(hub.hostname or "") else proxies.get(hub.scheme) or proxies.get("all")
@@ -191,7 +191,7 @@ def explain(error: BaseException, repo: str, *, kind: str = "model", revision: s
 
 
 def _datasets_kinds(error: BaseException, errors: Any) -> Iterator[type]:
-    """Yield the possible faults behind an exception of `datasets` that it uses for three of them without their causes."""
+    """Yield the hub's errors that an exception of `datasets` may stand for: it raises one class for three, without their causes."""
     if type(error).__name__ == "DatasetNotFoundError":
         text = str(error)
         yield errors.GatedRepoError if "gated" in text else errors.RepositoryNotFoundError
@@ -200,7 +200,7 @@ def _datasets_kinds(error: BaseException, errors: Any) -> Iterator[type]:
 
 
 def _pause(error: BaseException, wait: float) -> float | None:
-    """Return the seconds until the next try; None if another try is useless."""
+    """Return the seconds to wait before the next try; None if another try would not help."""
     if _status(error) not in PASSING:
         return None
     for fault in _chain(error):

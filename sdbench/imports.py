@@ -12,9 +12,9 @@ def import_object(path: str) -> Any:
 
 
 def first_missing(paths: Iterable[str]) -> str | None:
-    """Return the first `package.module:name` that an installed package lacks, dotted; None if it has all.
+    """Return the dotted path of the first `package.module:name` that the installed packages lack; None if they have all.
 
-    ModuleNotFoundError if the package, or one that it needs, is not installed.
+    ModuleNotFoundError if a package, or one that it needs, is not installed.
     """
     for path in paths:
         module, _, names = path.partition(":")

@@ -1,7 +1,7 @@
 """Uniforms as a function of (seed, example key, sample, round, slot), with separate streams for drafter and verifier.
 
-There is no state, so an output cannot depend on the batch, its order, a refill or a shard. Keyed by round, not by text
-position: joint rules read uniforms beyond the rejected slot, and using a uniform twice biases what is emitted.
+There is no state, so an output cannot depend on the batch, its order, a refill or a shard. Uniforms are keyed by round, not by
+position in the text: joint rules read uniforms past the rejected slot, and using a uniform twice would bias the output.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ Key = int | str
 
 
 def stream_key(seed: int, key: Key, sample: int) -> NDArray[np.uint64]:
-    """Return 128 bits [2] that identify one generation's noise; cells of one example share them until their rounds diverge."""
+    """Return 128 bits [2] that identify the noise of one generation; the cells of an example share it, round by round."""
     name = f"{seed}|{type(key).__name__}|{key}|{sample}"
     return np.frombuffer(blake2b(name.encode(), digest_size=16).digest(), dtype=np.uint64)
 

@@ -1,9 +1,9 @@
-"""What is left to do: cells × examples × samples minus what the records hold.
+"""The work that is left: cells × examples × samples minus what the records hold.
 
 Resuming, raising n, adding a w or a sample, sharding over machines and completing an interrupted sweep all use this
 subtraction.
 
-Items come prompt by prompt, all cells of an example together, so that a prompt is prefilled once for its whole sweep.
+Items are ordered by prompt, all cells of an example together, so that a prompt is prefilled once for its whole sweep.
 """
 
 import time
@@ -43,7 +43,7 @@ class Work:
     is_done: bool = field(default=False, init=False)
 
     def claim(self) -> list[WorkItem]:
-        """Return the next share: none where other jobs hold what is left, or when all is done."""
+        """Return the next share. It is empty if other jobs hold what is left, or if everything is done (then `is_done` is set)."""
         claimed = next(self.shares, None)
         self.is_done = claimed is None
         return claimed or []
@@ -52,13 +52,13 @@ class Work:
 def share(
     store: Store, todo: Sequence[WorkItem], *, prompts: int = 8, fewest: int = 1, poll_s: float = POLL_S
 ) -> Iterator[list[WorkItem]]:
-    """Claimed work, some prompts at a time, until nothing of `todo` is missing: with others on one folder, or alone.
+    """Claim work, a few prompts at a time, and yield each share until nothing of `todo` is missing, alone or with other jobs on
+    the same folder.
 
-    A share is a part of what is left, the smaller the more jobs are there, from `fewest` prompts to `prompts`: so jobs that
-    come later find something, and all end together. What another job has claimed is passed over and looked at again at the
-    end, until it is recorded or that job died. An item counts as done when it is appended or given up with
-    `store.append_failure`. Before every wait comes an empty share: the time to append what is finished, because the other
-    job may be waiting for that very thing.
+    A share has `fewest` to `prompts` prompts; the more jobs are running, the smaller it is, so that jobs which start later also
+    get work and all end at about the same time. Items that another job has claimed are skipped and tried again at the end, until
+    they are recorded or that job has died. An item is done when it is appended or given up with `store.append_failure`. Before
+    each wait an empty share is yielded: the caller must then append what is finished, because another job may be waiting for it.
     """
     waiting = _by_prompt(todo)
     while waiting:
@@ -82,8 +82,8 @@ def share(
 
 
 def share_size(left: int, jobs: int, *, fewest: int, most: int) -> int:
-    """How many of the prompts left a job claims at once: a quarter alone, an eighth where three work together, and from `fewest`
-    to `most`: the end of a share empties its batch.
+    """Return how many of the prompts left a job claims at once: a quarter if it works alone, an eighth if three jobs do, but at
+    least `fewest`, because rows of the batch are idle at the end of a share, and at most `most`.
     """
     part = -(-left // (2 * jobs + 2))
     return max(1, min(most, left, max(part, fewest)))

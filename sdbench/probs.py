@@ -1,7 +1,7 @@
-"""Laws over the vocabulary: warpers, excess, drawing, total variation.
+"""Laws (distributions over the vocabulary): warpers, excess, drawing, total variation.
 
-A law is a float tensor [..., V], or int64 ids [...] with all mass on one token. Laws keep float64; smaller types become
-float32.
+A law is a float tensor [..., V], or int64 ids [...] with all mass on one token. Laws of float64 logits are float64; those of
+smaller types are float32.
 """
 
 from collections.abc import Callable, Iterable
@@ -14,20 +14,20 @@ from sdbench.config import COLDEST
 
 SLICE = 1 << 18  # elements of laws that a core processes at a time, at least one law: in float32 they fit in its cache
 CHUNK = 1 << 24  # elements that another device processes at a time: temporaries below 64 MB in float32
-CUT = 27.6  # nats: in `Warp.log_law` a token that is cut keeps 1e-12 of its probability
+CUT = 27.6  # nats: in `Warp.log_law` a token that is cut keeps a fraction of 1e-12 of its probability
 LOWEST = -1e30  # in `Warp.log_law`, for logits of −∞
-HEAD = 2048  # number of largest logits, which decide most cuts by top_p
+HEAD = 2048  # number of largest logits that are sorted first; they decide most cuts by top_p
 ROUNDING = {torch.float32: 3e-5, torch.float64: 1e-10}  # how far two sums of one law may differ
 
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """Logits to the sampled law: temperature, then top-k, then top-p, with the order and ties of transformers."""
+    """From logits to the law that is sampled: temperature, then top-k, then top-p, in transformers' order and with its ties."""
 
     temperature: float = 1.0
     top_k: int | None = None
     top_p: float | None = None
-    vocab_size: int | None = None  # ids from here on have no mass: padding of the embedding matrix
+    vocab_size: int | None = None  # ids from this one on have no mass: they are padding of the embedding matrix
 
     def __post_init__(self) -> None:
         if not self.temperature >= 0:
@@ -44,7 +44,7 @@ class Warp:
         return self.temperature == 0
 
     def used(self, logits: Tensor) -> Tensor:
-        """Return the logits [..., V] of the used ids: the same tensor where all are, else a view."""
+        """Return the logits [..., V] of the used ids: the same tensor if all ids are used, otherwise a view."""
         has_more = self.vocab_size is not None and logits.shape[-1] > self.vocab_size
         return logits[..., : self.vocab_size] if has_more else logits
 
@@ -53,9 +53,9 @@ class Warp:
         return in_float32(self.used(logits))
 
     def law(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the law [..., V] of a model's logits, or ids [...] at temperature 0: V where they are NaN (`has_nan_law`).
+        """Return the law [..., V] of a model's logits, or ids [...] at temperature 0, which are V for NaN logits (`has_nan_law`).
 
-        A law is written to `out`, if that is given.
+        A law is written to `out` if given.
         """
         if self.is_greedy:
             logits = self.used(logits)  # without a copy in float32
@@ -71,9 +71,9 @@ class Warp:
         return by_slices(work, logits, out=out)
 
     def log_law(self, logits: Tensor) -> Tensor:
-        """Return log law(logits) [..., V] above temperature 0, as losses need it: finite, and with a gradient at every token.
+        """Return the logarithm of the law [..., V] above temperature 0, for losses: finite, and with a gradient at every token.
 
-        A token that top-k or top-p cuts has its logit lowered by CUT instead of −∞.
+        The logit of a token that top-k or top-p cuts is lowered by CUT instead of set to −∞.
         """
         assert not self.is_greedy, "a law written as ids has no gradient"
         logits = self._scale(logits)
@@ -98,8 +98,8 @@ class Warp:
 def cut_tail(logits: Tensor, top_p: float) -> Tensor:
     """Return logits [..., V] with −∞ for the least likely tokens, whose total mass is at most 1 − top_p.
 
-    On a CPU only the largest logits are sorted. A whole row is sorted only if they do not decide it: they hold less than top_p,
-    equal logits are on both sides of the cut, or the cut is within rounding.
+    On a CPU only the largest logits are sorted. The whole row is sorted only if these do not decide the cut: if their mass is less
+    than top_p, if equal logits are on both sides of the cut, or if rounding could move it.
     """
     if logits.device.type != "cpu" or logits.shape[-1] < 2 * HEAD or torch._C._get_tracing_state() is not None:
         return _cut_sorted(logits, top_p)
@@ -127,7 +127,7 @@ def _cut_sorted(logits: Tensor, top_p: float) -> Tensor:
 
 
 def law_dtype(dtype: torch.dtype) -> torch.dtype:
-    """Return the dtype of laws of a model in this dtype."""
+    """Return the dtype of the laws of a model with this dtype."""
     return torch.promote_types(dtype, torch.float32)
 
 
@@ -142,7 +142,7 @@ def has_nan_law(ids: Iterable[int], vocab_size: int) -> bool:
 
 
 def clamp_nan_ids(ids: Tensor, vocab_size: int) -> Tensor:
-    """Return ids that are safe as indices: V, for NaN logits, becomes V − 1."""
+    """Return ids that are valid as indices: V, which stands for NaN logits, becomes V − 1."""
     return ids.clamp_max(vocab_size - 1)
 
 
@@ -171,7 +171,7 @@ def excess(p: Tensor, q: Tensor) -> Tensor:
 
 
 def normalise(mass: Tensor, fallback: Tensor) -> Tensor:
-    """Divide masses [..., V] by their sum, in their own memory; where there is no mass, return the law `fallback`."""
+    """Divide masses [..., V] by their sum, in place; where there is no mass, the result is the law `fallback`."""
     total = mass.sum(-1, keepdim=True)
     vanishes = (total == 0).to(total)  # a product with it takes half the time of torch.where
     return mass.addcmul_(fallback, vanishes).div_(total + vanishes)
@@ -193,8 +193,8 @@ def _draw(law: Tensor, u: Tensor) -> Tensor:
 
 
 def rest_of(law: Tensor, u: Tensor, tokens: Tensor) -> Tensor:
-    """Return where in the token's share of `law` u [...] lies, tokens [...] being draw(law, u): uniform in [0, 1) again, and
-    independent of the token. Where all mass is on one token it is u.
+    """Return the position of u [...] within its token's part of the cdf, where tokens [...] = draw(law, u). It is uniform in [0, 1)
+    again and independent of the token. If all mass is on one token it is u.
     """
     if law.device.type == "mps":  # it has no float64
         return rest_of(law.cpu(), u.cpu(), tokens.cpu()).to(law.device)
@@ -209,11 +209,11 @@ def slice_size(device: str) -> int:
 
 
 def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor, out: Tensor | None = None) -> Tensor:
-    """Return `work` of laws or logits [..., V], and of other tensors [...], which does the same to each of them.
+    """Return `work` of laws or logits [..., V] and of other tensors [...], computed in slices; `work` treats each law separately.
 
-    On a CPU large temporaries cost more time than the arithmetic, because the system clears the memory of each. A step that is
-    traced is not cut, since its trace would have a fixed number of slices. Where `out` is given, which is contiguous, `work` writes
-    to parts of it, its last argument.
+    On a CPU large temporaries cost more time than the arithmetic, because the system clears the memory of each. In a trace nothing
+    is sliced, because the number of slices would be fixed. `out`, if given, is contiguous; `work` then gets a part of it as its
+    last argument and writes there.
     """
     inputs = (laws, *more) if out is None else (laws, *more, out)
     if not is_sliced(laws):
@@ -225,7 +225,7 @@ def by_slices(work: Callable[..., Tensor], laws: Tensor, *more: Tensor, out: Ten
 
 
 def is_sliced(laws: Tensor) -> bool:
-    """Return whether `by_slices` cuts these laws."""
+    """Return whether `by_slices` processes these laws in slices."""
     is_large = laws.numel() > max(slice_size(laws.device.type), laws.shape[-1])
     return is_large and torch._C._get_tracing_state() is None
 

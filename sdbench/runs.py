@@ -1,7 +1,7 @@
 """Summarise a results folder: runs, missing cells, who is working.
 
-What is missing is counted cell by cell, against what the newest command of a folder asked for with all its shards. A generation
-that `force=true` asked for anew counts as missing. Read from the records alone; nothing is changed.
+Missing generations are counted cell by cell, against what the newest command of a folder requested, including all its shards. A
+generation that `force=true` requested again counts as missing. The records are only read; nothing is changed.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,8 @@ HELP = """sdbench.runs: summarise results folders: texts held, missing and faile
 
   python -m sdbench.runs [FOLDER …]     a run's folder, or one that holds several (results)
 
-Expected is what the newest command of a folder asked for, all its shards together. Nothing is changed.
+Missing texts are those that the newest command of a folder, with all its shards, requested and that are not recorded yet. Nothing
+is changed.
 Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 interrupted.
 """
 

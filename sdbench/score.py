@@ -1,6 +1,6 @@
 """Scores of completions made by any engine: `python -m sdbench.score task=gsm8k predictions=preds.jsonl`.
 
-One JSON object alone goes to stdout, messages go to stderr; exit code 2 is one sentence of what is wrong.
+Only one JSON object goes to stdout; messages go to stderr. A mistake of the user is reported in one sentence, with exit code 2.
 """
 
 import json
@@ -34,12 +34,12 @@ HELP = """sdbench.score: score completions of any engine as a run would. One JSO
   python -m sdbench.score task=NAME predictions=FILE [KEY=VALUE ...]
 
   task=NAME             one of the files in configs/task, for example gsm8k; or lm-eval:NAME
-  predictions=FILE      one JSON object a line: id, completion; several lines of one id are samples (and said);
+  predictions=FILE      one JSON object a line: id, completion; several lines with one id are samples, which a message reports;
                         an optional "finish": "length" marks an answer that the length limit ended
   data=FILE             rows in the data set's own schema, one JSON object a line (default: the data set itself)
-  out=FILE              writes the JSON there too
+  out=FILE              also writes the JSON object to this file
   per_example=true      adds the values of every answer
-  level=0.95 resamples=10000 bootstrap_seed=0     of the intervals
+  level=0.95 resamples=10000 bootstrap_seed=0     options of the intervals
   protocol=NAME and every other option of the task's file, also written task.protocol=NAME
 
 Ids are the data set's own (task_id, id) or, where it has none, the row's number from 0. An id of the data without a
@@ -81,7 +81,7 @@ def _plain(text: str) -> Any:
 
 
 def read_predictions(path: Path, task: DataTask) -> dict[str, list[tuple[str, bool]]]:
-    """Return by id each completion, and whether the length limit ended it."""
+    """Return for each id its completions, each with whether the length limit ended it."""
     by_id: dict[str, list[tuple[str, bool]]] = {}
     for where, entry in read_json_lines(path):
         for field in ("id", "completion"):
@@ -99,7 +99,7 @@ def read_predictions(path: Path, task: DataTask) -> dict[str, list[tuple[str, bo
 
 
 def score_predictions(task: DataTask, path: Path) -> list[ScoredAnswer]:
-    """Score every prediction, in the data's order; an id without one has an empty answer that is missing."""
+    """Score every prediction, in the data's order. An id without a prediction gets an empty answer that is marked as missing."""
     by_id = read_predictions(path, task)
     report_counts({key: len(by_id.get(key, ())) for key in task.ids})
     answers = [
@@ -149,7 +149,9 @@ def check_out(out: object) -> Path | None:
 
 
 def table(answers: Sequence[ScoredAnswer]) -> pd.DataFrame:
-    """Return one row per answer, as in records; an id without one counts as failed as often as the least sampled of the others."""
+    """Return one row per answer, as in records. An id without an answer counts as failed; it gets as many rows as the id that has
+    the fewest answers.
+    """
     num_samples = Counter(answer.id for answer in answers if not answer.is_missing)
     fewest = min(num_samples.values(), default=1)
     rows = [

@@ -67,13 +67,13 @@ class Subcommand:
         except KeyboardInterrupt:
             print(f"{self.name}: {self.interrupted}", file=sys.stderr)
             return Exit.INTERRUPTED
-        except Exception as error:  # noqa: BLE001 - the net: whatever it is, it is one sentence and a file
+        except Exception as error:  # noqa: BLE001 - any other error becomes one sentence and a file with the traceback
             report_fault(error, None)
             return self.fault
 
 
 def print_text(text: str) -> None:
-    """Print to a reader that may close early, such as `| head`."""
+    """Print a text; a pipe whose reader closes early, such as `| head`, is not an error."""
     try:
         print(text, flush=True)
     except BrokenPipeError:
@@ -111,12 +111,12 @@ def _keep(name: str, text: str, folder: Path | None) -> str:
         except OSError:
             continue
         return f"in {parent / name}"
-    return f"here, as no folder takes it:\n{text}"
+    return f"printed here, because no folder could be written:\n{text}"
 
 
 @contextmanager
 def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Treat a scheduler's SIGTERM as Ctrl-C, unless a launcher handles it."""
+    """Treat a scheduler's SIGTERM like Ctrl-C, unless a launcher has its own handler."""
     is_free = (
         threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
     )

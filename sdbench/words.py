@@ -31,9 +31,9 @@ class Words:
 def parse_words(
     words: Sequence[str], options: Mapping[str, str], *, groups: Sequence[str] = (), keeps_unknown: bool = False
 ) -> Words:
-    """Parse words by `options` {name: an example of its value}; ValueError, one sentence, for any other option.
+    """Parse words by `options` {name: an example of its value}; any other option is a ValueError of one sentence.
 
-    With `keeps_unknown` all other words, including options of another parser, are paths.
+    With `keeps_unknown` all other words, such as options for another parser, are returned as paths.
     """
     paths: list[str] = []
     given: dict[str, str] = {}
@@ -62,7 +62,7 @@ def parse_words(
 
 @contextmanager
 def exit_on_mistake(name: str, doc: str | None, words: Sequence[str]) -> Iterator[None]:
-    """For scripts: --help prints `doc` and exits with 0; a ValueError inside is one sentence and exits with 2."""
+    """For scripts: --help prints `doc` and exits with 0; a ValueError inside is printed as one sentence, with exit code 2."""
     if {"-h", "--help"} & set(words):
         print(f"{doc}".strip())
         raise SystemExit(Exit.DONE)
