@@ -3,7 +3,8 @@
     python scripts/audit_family_error.py [out=results/audit] [runs=1000] [horizon=1000] [power=300]
 
 A run is the default audit: two settings of the ensemble, two prompts, all tests that draw samples. Texts are drawn round by round
-from the laws that `sdbench.audit.laws` enumerates; with a fault, from the laws of the faulty rule, while the tests know its claim.
+from the laws that `sdbench.audit.laws` enumerates. With a fault they are drawn from the laws of the faulty rule, and tested against
+those that the rule claims.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ class NoStop(Ensemble):
 
 
 def claim_q(change: Callable[[Any], Any]) -> Callable[[DraftedBlocks], DraftedBlocks]:
-    """Return a function that changes the q of blocks, so that they claim another distribution than they were drawn from."""
+    """Return a function that changes the q of blocks, so that they claim a distribution from which they were not drawn."""
     return lambda blocks: replace(blocks, q=change(blocks.q))
 
 

@@ -5,12 +5,12 @@
     python scripts/audit_matrix.py model=llama-tiny drafters=all|A,B [missing=on] …   # drafters on it: drafters-llama-tiny.*
 
 The rules of a combination are audited in one batch, on a trained pair eight at a time. A combination that a rule's limits exclude
-is listed with the reason. Files are written after each batch, which takes minutes. With rules= and drafters= the lines of others
-are kept; with missing=on also those of this call, unless they had too few samples or another tv, samples or version of the rule,
-and only the rest is audited. drafters= audits each drafter at T = 0, at T = 1 and there with top-p, with `exact` and the ensemble
-at two weights in one batch, unless rules= names others: `retrieval` with a corpus of solved examples, those that take another
-tokenizer with the draft of another pair. `all` has the length policies and a draft in int8, too; `healed` and `distilled` need the
-drafts that drafter_tables.py trains.
+is listed with the reason. Files are written after each batch, which takes minutes. With rules= and drafters= the lines of other
+rules and drafters are kept. With missing=on the lines of this call are kept too, unless they had too few samples or another tv,
+number of samples or version of the rule; only the rest is audited. drafters= audits each drafter at T = 0, at T = 1 and at T = 1
+with top-p, with `exact` and the ensemble at two weights in one batch, unless rules= names others. `retrieval` gets a corpus of
+solved examples, and drafters for another tokenizer get the draft of another pair. `all` includes the length policies and a draft in
+int8; `healed` and `distilled` need the drafts that drafter_tables.py trains.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 WARPERS = ("", "top_k=2", "top_p=0.8")
 OF_DRAFTERS = (("0", ""), ("1", ""), ("1", "top_p=0.8"))  # temperatures and warpers with which each drafter is audited
-RECORDS = Path("results")  # whose drafts/ has what drafter_tables.py trains
-MARKERS = ("Answer", "'####'")  # what begins and ends a span: single tokens of the embedded pairs
+RECORDS = Path("results")  # its folder drafts/ has the drafts that drafter_tables.py trains
+MARKERS = ("Answer", "'####'")  # texts that begin and end a span: single tokens of the embedded pairs
 HEADS_TASK = "gsm8k-tiny"
 DRAFTERS_RULES = ("exact", "ensemble")  # the ensemble at its lossless end and at a lenient weight
-OTHER_DRAFT = {"qwen-tiny": "llama-tiny"}  # the pair whose draft has another tokenizer; else qwen-tiny
+OTHER_DRAFT = {"qwen-tiny": "llama-tiny"}  # pair -> a pair with another tokenizer; qwen-tiny for other pairs
 CORPUS = Path("results/corpora") / f"{HEADS_TASK}.txt"
-TV = {False: 0.08, True: 0.1}  # to be found on the random pair, and on a trained one
-TRAINED_SAMPLES = 1000  # texts of a prompt by default, each a hundred times the work of the random pair's
+TV = {False: 0.08, True: 0.1}  # deviations to detect on the random pair, and on a trained one
+TRAINED_SAMPLES = 1000  # default texts per prompt of a trained pair; each costs 100 times one of the random pair
 BATCH = 8  # rules of a trained pair in one batch
 DEFAULTS = {
     "model": "llama-tiny",
@@ -181,7 +181,7 @@ def run(
     able = []
     for rule in rules:
         try:
-            # On the random pair, unless rule or drafter need this one: no weights are read for a refusal.
+            # Refused combinations use the random pair, unless rule or drafter need this one, so that no weights are read.
             pair = model if head_of(rule, model) or drafter != "model" else ""
             build(parse_audit(command_line([rule], drafter, temperature, warper, pair), compose_run))
         except ConfigError as error:
@@ -232,7 +232,7 @@ def audited_lines(
 
 @cache
 def version_of_name(rule: str) -> str | None:
-    """Return the version of a rule, and of the rules within it, as the keys of cells have it."""
+    """Return the version of a rule and of the rules within it, in the form of cells' keys."""
     sweep = sweep_of(rule)
     if kind_of_head(rule):  # cannot be built without its head
         return version_of(import_object(sweep.target))
@@ -240,7 +240,7 @@ def version_of_name(rule: str) -> str | None:
 
 
 def settings_of(rule: str, tv: float, samples: int, model: str) -> dict[str, Any]:
-    """Return what a rule is audited with in any combination; the random pair takes as many samples as `tv` needs."""
+    """Return the settings with which a rule is audited in every combination; the random pair has as many samples as `tv` needs."""
     return {"tv": tv, "samples": samples if model else None, "version": version_of_name(rule)}
 
 
@@ -322,9 +322,9 @@ def valid_lines(
     samples: int,
     model: str,
 ) -> list[dict[str, Any]]:
-    """Return the lines of other combinations, and of these batches those with enough samples that were audited with this tv, as
-    many samples and this version of the rule. Older lines had the usual number of samples; they name no version, and none is
-    compared.
+    """Return the lines of other combinations, and those lines of these batches that had enough samples and were audited with this
+    tv, this number of samples and this version of the rule. Older lines have the usual number of samples and no version, which is
+    then not compared.
     """
     again = keys_of(batches)
 
@@ -338,9 +338,9 @@ def valid_lines(
 
 
 def kept_lines(path: Path, rules: Sequence[str], drafters: Sequence[str] = ()) -> tuple[list[dict[str, Any]], float]:
-    """Return the lines of rules and drafters that this call does not audit, from an earlier file, and the seconds it took.
+    """Return, from an earlier file, the lines of rules and drafters that this call does not audit, and the seconds it took.
 
-    Older files name the tv of their lines once, in the header: each line gets it.
+    Older files name the tv of their lines once, in the header; it is copied to each line.
     """
     tree = json.loads(path.read_text()) if path.exists() else {"lines": [], "seconds": 0.0}
     header = {"tv": tree["tv"]} if "tv" in tree else {}
@@ -351,7 +351,7 @@ def kept_lines(path: Path, rules: Sequence[str], drafters: Sequence[str] = ()) -
 
 
 def drafters_of(given: str, model: str) -> list[str]:
-    """Return the drafters that are audited separately: all that need no training here, those given, or none."""
+    """Return the drafters to audit separately: all that need no training in this script, those given, or none."""
     if given and not model:
         raise ValueError("drafters= needs a trained pair: give model=NAME")
     known = [*names("drafter"), *AUDITED]

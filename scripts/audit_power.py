@@ -6,8 +6,8 @@ Each run decodes with the fault in place, at its own seed. It tests those claims
 (results/audit/faults.md): all sampled claims, so that each has the threshold of the default audit, or one exact check, whose
 verdict does not depend on the others. 300 of 300 shows a power of .99 with 95 % confidence.
 
-Faults that audit_family_error catches with that power in its simulations, from emitted texts and how many drafts each round kept,
-are not decoded.
+A fault is not decoded if audit_family_error catches it with that power in its simulations, from the emitted texts and the number of
+drafts that each round kept.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ EXACT = {  # the exact check that shows a fault
     "a window one short": ("q",),
     "rows swapped in a mixed batch": ("greedy",),
 }
-FEW = 20  # texts of a prompt where an exact check decides
+FEW = 20  # texts per prompt if an exact check decides
 CHUNK = 25
 POWER = 0.99
 DEFAULTS = {"runs": "300", "workers": "2", "out": "results/audit"}

@@ -1,10 +1,10 @@
-"""Test whether vLLM samples the distribution of its target: results/audit/vllm.{json,md}. The audit sees the texts only.
+"""Test whether vLLM samples the distribution of its target: results/audit/vllm.{json,md}. The audit sees only the texts.
 
     python scripts/audit_vllm.py python=.venv-vllm/bin/python [n=500] [new=16] [runs=results/audit-runs/vllm] [out=results/audit]
 
-llama-tiny on vLLM's own server continues two prompts of gsm8k-tiny at temperature 1, `n` times each by `new` tokens: without
-speculation; speculating; speculating with the plug-in; and with a fault planted in the plug-in. `runs` gets the texts, the logs and
-the reports of `python -m sdbench.audit generations=`. Exits with 1 if a verdict is not the expected one.
+llama-tiny on a vLLM server continues two prompts of gsm8k-tiny at temperature 1, `n` times each by `new` tokens: without
+speculation, with speculation, with speculation and the plug-in, and with a fault planted in the plug-in. `runs` gets the texts, the
+logs and the reports of `python -m sdbench.audit generations=`. Exits with 1 if a verdict is not the expected one.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ DEFAULTS = {"python": "", "n": "500", "new": "16", "runs": "results/audit-runs/v
 
 @dataclass(frozen=True)
 class Case:
-    """Texts to test against the target's distribution. `w`: of the plug-in's ensemble; None: the request names no rule."""
+    """Texts to test against the target's distribution. `w`: the weight of the plug-in's ensemble; None: requests name no rule."""
 
     name: str
     title: str

@@ -2,8 +2,8 @@
 
     python scripts/bench_audit.py [repeats=3] [out=results/benchmarks]
 
-Measures the default audit as a process, start included; in the same run, the time of drawing and testing samples over that of
-drawing them, as the audit records it; and `--help`. Goals: 20 s on two cores, 1.2 times the drawing, help in 2 s.
+Measures the default audit as a process, including its start; in the same run the time of drawing and testing samples divided by
+that of drawing them alone, as the audit records it; and the time of `--help`. Goals: 20 s on two cores, a ratio of 1.2, and 2 s.
 """
 
 from __future__ import annotations

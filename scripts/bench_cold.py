@@ -3,11 +3,11 @@
     python scripts/bench_engine.py cold=8 [OPTIONS]                        measures the first 8 texts of fresh processes
     python scripts/bench_cold.py WAY [pair=llama-tiny] [texts=8] [new=64] [seed=0]     prints the seconds of one process
 
-Each process imports, loads the weights and decodes one text after another, losslessly at T = 1 with five drafted tokens, in one
-way: `ours` (a new engine, which traces a step when it has recurred often enough), `eager` (capture="off"), `at-once`
+Each process imports sdbench, loads the weights and decodes one text after another, losslessly at T = 1 with five drafted tokens, in
+one way: `ours` (a new engine, which traces a step when it has recurred often enough), `eager` (capture="off"), `at-once`
 (each step is traced the first time it runs), `assisted` and `plain` (transformers' generate with and without the draft). Processes
-of all ways take turns. Seconds are processor seconds of one thread, without loading. `phases` is `ours` with the
-loop's hook: it prints the seconds of each phase in the first text and in the last.
+of all ways take turns. Seconds are processor seconds of one thread, without loading. `phases` is `ours` with the loop's hook: it
+prints the seconds of each phase in the first text and in the last.
 """
 
 import json
@@ -35,7 +35,7 @@ OF_PROCESSES = {"device": "cpu", "dtype": "float32", "threads": "1"}
 
 
 def options_of_processes(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the options that all these processes have; ValueError where others are given."""
+    """Return the options that all these processes share; ValueError if other values are given."""
     if (pair := given.get("pair", DEFAULTS["pair"])) not in PAIRS:
         raise ValueError(f"cold= needs an embedded pair: pair must be among {', '.join(PAIRS)}, got {pair}")
     for name, value in OF_PROCESSES.items():
@@ -45,7 +45,7 @@ def options_of_processes(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def measure_cold(bench: Any, texts: str) -> Iterator[Any]:
-    """Return the figures of first texts; `bench` is a Bench of bench_engine. An error in a process ends the benchmark."""
+    """Yield the figures of first texts; `bench` is a Bench of bench_engine. An error in a process ends the benchmark."""
     pair, new = bench.name, bench.new
     runs: dict[str, list[dict[str, Any]]] = {way: [] for way in WAYS}
     for seed in range(bench.repeats):
@@ -69,7 +69,7 @@ def measure_cold(bench: Any, texts: str) -> Iterator[Any]:
 
 
 def rates_of(outcome: dict[str, Any]) -> list[tuple[int, float]]:
-    """Return tokens and seconds of each text; those of the first include building the engine."""
+    """Return tokens and seconds of each text; the seconds of the first include building the engine."""
     (tokens, seconds), *others = outcome["texts"]
     return [(tokens, seconds + outcome["engine_s"]), *map(tuple, others)]
 
@@ -94,7 +94,7 @@ def decode_texts(way: str, bench: Any, count: int, seed: int) -> dict[str, Any]:
     from sdbench.verify import Exact
 
     torch.manual_seed(seed)
-    torch.mm(torch.rand(8, 8), torch.rand(8, 8))  # libraries set themselves up for either way
+    torch.mm(torch.rand(8, 8), torch.rand(8, 8))  # initialises libraries before any way is timed
     prompts, phases, engine = bench.prompts(count, PROMPT), [], None
     started = time.process_time()
     if way not in RIVALS:

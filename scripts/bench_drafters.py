@@ -1,12 +1,12 @@
-"""The cost of drafters beyond calls of models: text handling, a look-up in a long text, drafts of heads against calls of the
-target and of a layer, a round of early exit against its formula, and memory.
+"""The cost of drafters beyond calls of models: text handling, a look-up in a long text, drafts of heads compared with calls of the
+target and of a layer, a round of early exit compared with its formula, and memory.
 
     python scripts/bench_engine.py drafters=all|NAME,NAME [OPTIONS]    measures them
-    python scripts/bench_drafters.py NAME|alone [device=cpu]           prints the peak bytes with one drafter, as memory is measured
+    python scripts/bench_drafters.py NAME|alone [device=cpu]           prints the peak bytes with one drafter, as the former does
 
-The drafters are those of configs/drafter with the options of their files. A drafter that needs a tokenizer or a gate that does not
-ship for this pair is left out and named; a head that does not ship is random, which changes no shape of a step (bench_heads.py).
-With one thread, tokenizers and models wait least for each other.
+The drafters are those of configs/drafter with the options of their files. A drafter that needs a tokenizer or a gate which does not
+ship for this pair is left out, with a message; a head that does not ship is random, which changes no shape of a step
+(bench_heads.py). With one thread, tokenizers and models wait least for each other.
 """
 
 import random
@@ -51,14 +51,14 @@ from tests.draft.toys import word_tokenizer, words_of
 
 EMBEDDED = Path(str(embedded.__file__)).parent
 NUM_DRAFT, WARM_UPS = 5, 2
-EXIT_TURNS = 3  # of early exit for each repeat: calls of the target alone differ most from turn to turn
+EXIT_TURNS = 3  # turns of early exit for each repeat, because calls of the target alone differ most from turn to turn
 SIZES = (1, 32)  # of batches
-TEXT_SHARES = {1: 0.15, 32: 0.1}  # of a round at most, by batch size
-PROMPT, LONG, FULL = 64, 8000, 4000  # tokens of the texts of rounds, of look-ups, and of memory
+TEXT_SHARES = {1: 0.15, 32: 0.1}  # goals by batch size: the largest share of a round
+PROMPT, LONG, FULL = 64, 8000, 4000  # tokens of the texts: for rounds, for look-ups, and for memory
 FULL_ROWS = 4
 CORPUS_BYTES = 100_000_000
-ROUNDS, EMITTED = 40, 3  # of look-ups, and the tokens that each adds to a text
-OTHER_DRAFT = "embedded:qwen-tiny/draft"  # whose tokenizer is another than llama-tiny's
+ROUNDS, EMITTED = 40, 3  # rounds of look-ups, and the tokens that each adds to a text
+OTHER_DRAFT = "embedded:qwen-tiny/draft"  # its tokenizer differs from llama-tiny's
 ALONE = "alone"
 OF_MEMORY = ("early-exit", "lookup", "retrieval", "suffix")
 VOCAB, CORPUS = 1000, 200_000  # tokens of the tokenizer and of the corpus whose memory is measured
@@ -88,7 +88,7 @@ def built_of(bench: Any, name: str, capture: Mode | None = "off") -> tuple[Engin
         options["corpus"] = str(Path(mkdtemp()) / "corpus.txt")
         Path(options["corpus"]).write_text(tokenizer.decode(bench.corpus))
     engine = Engine(bench.target, draft, tokenizer, draft_tokenizer=draft_tokenizer, capture=capture)
-    engine.capture_at_once()  # before the drafter is built: its models take it over
+    engine.capture_at_once()  # before the drafter is built, so that its models inherit the setting
     if "length_head" in options:
         options["length_head"] = EMBEDDED / f"gates/{kind.__name__}/{bench.name}/gsm8k-tiny-T1"
         if not options["length_head"].is_dir():
@@ -107,7 +107,7 @@ def head_of(bench: Any, name: str) -> Path | None:
 
 
 def measure_drafters(bench: Any, names: str) -> Iterator[Any]:
-    """Return the figures of drafters; `bench` is a Bench of bench_engine."""
+    """Yield the figures of drafters; `bench` is a Bench of bench_engine."""
     wanted = drafters_of(names)
     notes = {name: "a random head" for name in wanted if name in HEADS and head_of(bench, name) is None}
     for name in wanted:
@@ -134,8 +134,8 @@ def measure_drafters(bench: Any, names: str) -> Iterator[Any]:
 
 
 def overhead(bench: Any, name: str, engine: Engine, drafter: Any, size: int, note: str = "") -> Iterator[Any]:
-    """Return the share of a round's time that drafting and observing take without calls of models, run eagerly; and for a
-    drafter that counts it, the share that decoding and encoding text take.
+    """Yield the share of a round's time that drafting and observing take, without calls of models, run eagerly. For a drafter that
+    measures it, also yield the share that decoding and encoding text takes.
     """
     shares: list[float] = []
     of_text: list[float] = []
@@ -155,7 +155,7 @@ def overhead(bench: Any, name: str, engine: Engine, drafter: Any, size: int, not
 
 
 def decode(bench: Any, engine: Engine, drafter: Any, size: int) -> Stopwatch:
-    """Decode `size` texts at once with a drafter; return what phases, observing and calls of models took."""
+    """Decode `size` texts at once with a drafter; return the seconds of phases, of observing and of calls of models."""
     models = [*engine.models, *engine.target.pruned.values()]  # these draft over the target's weights
     with time_engines(Stopwatch(bench.wait), [engine], models) as watch:
         generate_texts(bench, engine, drafter, size)
@@ -165,12 +165,12 @@ def decode(bench: Any, engine: Engine, drafter: Any, size: int) -> Stopwatch:
 def generate_texts(bench: Any, engine: Engine, drafter: Any, size: int) -> None:
     texts = bench.prompts(size, PROMPT)
     more: dict[str, Any] = {"num_draft": NUM_DRAFT, "max_new_tokens": bench.new, "stop_ids": (), "measure": False}
-    more["timing"] = "split"  # in parts, so that no round reads a prompt
+    more["timing"] = "split"  # with this setting no round reads a prompt
     generate(None, None, texts, [Exact()], batch_size=size, engine=engine, drafter=drafter, **more)
 
 
 def look_up(bench: Any, name: str, drafter: Any, size: int) -> Iterator[Any]:
-    """Return the time of a look-up in a long text per row, in milliseconds and divided by a target call on one token after it."""
+    """Yield the time of a look-up in a long text per row: in milliseconds, and divided by a target call on one token after it."""
     texts = torch.tensor(bench.prompts(size, LONG), device=bench.device)
     new = ROUNDS * EMITTED
     tokens = torch.cat((texts, texts[:, :new]), 1)
@@ -194,7 +194,7 @@ def look_up(bench: Any, name: str, drafter: Any, size: int) -> Iterator[Any]:
 
 
 def corpus_times(bench: Any) -> Iterator[Any]:
-    """Return the seconds to index a text of CORPUS_BYTES, with lines drawn from the bench's texts, and to open it again."""
+    """Yield the seconds to index a text of CORPUS_BYTES, with lines drawn from the bench's texts, and to open it again."""
     lines, draw = bench.tokenizer.decode(bench.corpus).split(". "), random.Random(0)
     with TemporaryDirectory() as folder:
         path, corpora.CACHE = Path(folder) / "corpus.txt", Path(folder) / "cache"
@@ -208,8 +208,8 @@ def corpus_times(bench: Any) -> Iterator[Any]:
 
 
 def early_exit(bench: Any) -> Iterator[Any]:
-    """Return the time of a round at batch 1, divided by that of a target call on a block and E/N of a call on one token for each
-    drafted token; and divided by these and by the step of the rule that judges the block.
+    """Yield the time of a round at batch 1 divided by its formula: a target call on a block, plus E/N of a call on one token for
+    each drafted token. Also yield the time divided by the formula plus the step of the rule that judges the block.
     """
     lm = LM(bench.target)
     over_calls: list[float] = []
@@ -237,14 +237,14 @@ def early_exit(bench: Any) -> Iterator[Any]:
 
 
 def memory(bench: Any, names: Sequence[str]) -> Iterator[Any]:
-    """Return the peak memory of each drafter after long texts, divided by that of the target alone."""
+    """Yield the peak memory of each drafter after long texts, divided by that of the target alone."""
     for name, ratio in peaks_over(__file__, ALONE, names, bench.device).items():
         yield bench.figure(f"{name}: peak of memory over the target's alone at {FULL:,} tokens", [ratio])
 
 
 def peak_bytes(name: str, device: str) -> float:
-    """Return the peak memory of one call with a random target of eight layers. A corpus is indexed before, whatever is measured,
-    since memory that this leaves to the allocator counts as used before.
+    """Return the peak memory of one call with a random target of eight layers. A corpus is indexed before the call for every
+    drafter, because the memory that this leaves in the allocator counts as already used.
     """
     tokenizer = word_tokenizer(VOCAB)
     with TemporaryDirectory() as folder:

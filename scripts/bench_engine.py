@@ -5,12 +5,12 @@ against the limits of the machine's arithmetic and memory.
                                    [threads=1,2] [repeats=3] [sweep=40] [new=64] [out=FOLDER]
                                    [rules=all|NAME,NAME] [drafters=all|NAME,NAME] [cold=N]
 
-rules= measures verification rules beside Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE. drafters= measures
-drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh processes
-instead (bench_cold.py, an embedded pair in float32 on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
-What is compared takes turns in one process; a figure is the median of ratios with their smallest and largest. An embedded
-pair reads word problems of gsm8k-tiny one after another, a FOLDER (with target/ and draft/) and a random pair read random
-ids; the drafts of random pairs are hardly ever kept, so their tokens/s are a worst case, while ratios stay fair. out= gets
+rules= measures verification rules compared with Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE. drafters=
+measures drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh
+processes instead (bench_cold.py, an embedded pair in float32 on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
+The ways that are compared take turns in one process; a figure is the median of their ratios, with the smallest and the largest. An
+embedded pair reads word problems of gsm8k-tiny one after another; a FOLDER (with target/ and draft/) and a random pair read random
+ids. The drafts of random pairs are hardly ever kept, so their tokens/s are a worst case, but ratios are still comparable. out= gets
 engine-PAIR-DEVICE-DTYPE.json and .md. (Over 300 lines: a function for each figure, measured in the same process.)
 """
 
@@ -45,7 +45,7 @@ from sdbench.prepare.provenance import environment
 from sdbench.verify import Ensemble
 from sdbench.words import exit_on_mistake, parse_words
 
-LIBRARY: Any = transformers  # its annotations of constructors and of .to() do not fit their use
+LIBRARY: Any = transformers  # the type annotations of its constructors and of .to() are too strict for correct calls
 EMBEDDED = Path(__file__).parents[1] / "sdbench" / "embedded"
 WS = [round(0.1 * i, 1) for i in range(1, 11)]
 FEW_WS = [0.2, 0.5, 0.8]
@@ -132,7 +132,7 @@ class Bench:
     def theirs(
         self, texts: list[list[int]], ws: list[float], *, is_assisted: bool = True, is_sampled: bool = True
     ) -> int:
-        """Decode by transformers' loop, without the sampling that a folder's generation_config.json may ask for: ours has none."""
+        """Decode by transformers' loop. Sampling options of the folder's generation_config.json are removed, as ours reads none."""
         total, num_draft = 0, 5 if is_assisted else 0
         with (
             without_defaults(self.target),
@@ -189,7 +189,8 @@ class Bench:
 def over_bare(
     bench: Bench, name: str, texts: list[list[int]], *, ways: Sequence[str] = (*WAYS,), **more: Any
 ) -> Iterator[Figure]:
-    """Return the wall time of a call divided by that of its model forwards, repeated on the same caches with the same masks.
+    """Return the wall time of a call divided by that of its model forwards, which are repeated on the same caches with the same
+    masks.
 
     The bare forwards run eagerly; the call is measured in each of these ways.
     """
@@ -217,12 +218,12 @@ def over_bare(
 
 
 def record(calls: list[Callable[[], Any]], lm: LM, inputs: torch.Tensor, call: Callable[[], Any]) -> Any:
-    """Store the inputs of a forward. Masks are built in the first layer that needs them, and stored too."""
+    """Store the inputs of a forward pass, with the masks, which the first layer that needs them builds."""
     calls.append(call)
     return nullcontext()
 
 
-PARTS = {  # phases of the loop, but for the forwards of the models in them
+PARTS = {  # phases of the loop, without the model forwards in them
     "draft": "drafting beside it",
     "score": "target's law beside its forward",
     "verify": "rule",
@@ -235,7 +236,7 @@ PARTS = {  # phases of the loop, but for the forwards of the models in them
 
 
 def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> list[Figure]:
-    """Return the share of the wall time that each part takes without the parts that it calls, run eagerly."""
+    """Return the share of the wall time that each part takes, excluding the parts that it calls, run eagerly."""
     more["capture"] = "off"
     bench.ours(texts, [0.5], **more)
     engine = bench.engine("off")
@@ -252,10 +253,11 @@ def where_it_goes(bench: Bench, name: str, texts: list[list[int]], **more: Any) 
 
 
 def over_machine(bench: Bench, name: str, texts: list[list[int]], **more: Any) -> Figure:
-    """Return wall time divided by the least that this machine needs: for each call, its arithmetic or reading its weights.
+    """Return wall time divided by the least time that this machine needs: for each call, its arithmetic or reading its weights,
+    whichever takes longer.
 
-    The speed of the machine is measured here: by a product of large matrices, and by a sum over as many bytes as the target has,
-    which may be in the processor's cache, as the weights may.
+    The speed of the machine is measured here, by a product of large matrices, and by a sum over as many bytes as the target has.
+    Like the weights, these bytes may be in the processor's cache.
     """
     calls: list[tuple[LM, int]] = []
 
@@ -292,7 +294,7 @@ def long_over_short(bench: Bench) -> Figure:
     def token_s(length: int) -> float:
         texts, rules, engine = bench.prompts(4, length), [Ensemble(w=0.5)], bench.engine(None)
         options: dict[str, Any] = {"max_new_tokens": bench.new, "stop_ids": (), "measure": False}
-        options["timing"] = "split"  # in parts, so that no round reads a prompt
+        options["timing"] = "split"  # with this setting no round reads a prompt
         decoded = generate(None, None, texts, rules, engine=engine, **options)
         return max(g.timing.decode_s for g in decoded if g.timing) / sum(len(g.tokens) for g in decoded)
 
@@ -324,8 +326,8 @@ def draft_over_target(bench: Bench) -> Figure:
 
 
 def head_over_product(bench: Bench, name: str) -> Figure:
-    """Return the time to compute the logits of one position per row, divided by that of the product of as many states with the
-    head's weights. It is large for a head that copies its weights for each row.
+    """Return the time to compute the logits of one position per row, divided by the time to multiply the same number of states by
+    the head's weights. The ratio is large for a head that copies its weights for each row.
     """
     (width, vocab), dtype = HEADS[name], bench.target.dtype
     torch.set_default_dtype(dtype)
@@ -470,7 +472,7 @@ TITLES = {
 
 
 def page_of(group: str, tree: Mapping[str, Any]) -> str:
-    """Return the page of the figures in a JSON file: what was run where, how to read a row, and the table."""
+    """Return the page of the figures in a JSON file: what was run and on which machine, how to read a row, and the table."""
     about, figures = tree["about"], [Figure(**figure) for figure in tree["figures"]]
     device, threads = about["device"], ",".join(dict.fromkeys(str(figure.threads) for figure in figures))
     given = {**DEFAULTS, **about, "device": device["type"], "threads": threads, "out": ""}

@@ -4,9 +4,9 @@
 
 Each turn loads model and tokenizer of a file in three ways, each in its own process: `first` by sdbench with an empty cache, which
 dequantises the weights and keeps the copy; `copy` by sdbench from that copy; `transformers` by its `from_pretrained(gguf_file=…)`,
-dequantised into the same dtype. `out` gets loads.csv, a row a file and way: medians of CPU-seconds, with and without the tokenizer,
-their ratio to transformers' of the same turn with its range, and the peak of memory during the load as a multiple of the weights in
-the dtype: of all pages, and of those that no file backs (read every few milliseconds). Imports are not counted.
+dequantised into the same dtype. `out` gets loads.csv, a row per file and way: median CPU-seconds with and without the tokenizer,
+their ratio to transformers' in the same turn with its range, and the peak of memory during the load as a multiple of the weights in
+the dtype, once for all pages, and once for pages that no file backs (read every few milliseconds). Imports are not counted.
 """
 
 import json
@@ -29,7 +29,7 @@ from sdbench.words import exit_on_mistake, parse_words
 
 WAYS = ("first", "copy", "transformers")
 OPTIONS = {"dtype": "bfloat16", "repeats": "3", "out": "results/real", "way": "first"}
-PAUSE_S = 0.004  # between two looks at the memory
+PAUSE_S = 0.004  # between two readings of the memory
 
 
 def memory_of(field: str) -> int:

@@ -1,6 +1,6 @@
-"""Prices of drafts by heads and layers on a target's states, as ratios in one run; bench_drafters.py calls it.
+"""The time of drafts by heads and layers that read a target's states, as ratios in one run; bench_drafters.py calls this.
 
-A head that does not ship for a pair is random: its draft takes as long as that of a trained one.
+A head that does not ship for a pair is random; its drafts take as long as those of a trained head.
 """
 
 import statistics
@@ -21,9 +21,9 @@ from sdbench.probs import draw
 from sdbench.verify import Exact
 
 NUM_DRAFT, PROMPT, WARM_UPS = 5, 64, 2
-CALLS = 50  # of a layer, for a median
+CALLS = 50  # calls of a layer for a median
 OF_CALL, OF_CALL_ON_GPU, OF_LAYERS = 0.15, 0.12, 1.2  # goals
-HEADS = {  # drafter: the most of a target call that its draft may take on a CPU, and of NUM_DRAFT calls of a layer
+HEADS = {  # drafter: goals of the largest time of its draft on a CPU, in target calls and in NUM_DRAFT calls of a layer
     "medusa": (OF_CALL, None),
     "mtp": (None, OF_LAYERS),
     "eagle": (None, OF_LAYERS),
@@ -51,7 +51,7 @@ def random_head(engine: Engine, name: str, num_draft: int) -> Any:
 
 
 def draft_prices(bench: Any, name: str, engine: Engine, drafter: Any, note: str = "") -> Iterator[Any]:
-    """Return the time of a draft at batch 1, with captured steps, over a target call on one token and over calls of a layer."""
+    """Yield the time of a draft at batch 1 with captured steps, divided by a target call on one token and by calls of a layer."""
     of_call, of_layers = HEADS[name]
     of_call = OF_CALL_ON_GPU if bench.device.startswith("cuda") else of_call
     length = PROMPT + bench.new // 2
@@ -69,7 +69,7 @@ def draft_prices(bench: Any, name: str, engine: Engine, drafter: Any, note: str 
 
 
 def head_price(bench: Any) -> Any:
-    """Return the time that the target's head and drawing a token take, over a call of a layer: each draft of a model has both."""
+    """Return the time of the target's head and of drawing a token, divided by a call of a layer; each drafted token needs both."""
     length = PROMPT + bench.new // 2
     head_s, layer_s = head_timer(bench, length), layer_timer(bench, length)
     ratios = [head_s() / layer_s() for _ in range(-WARM_UPS, bench.repeats)][WARM_UPS:]
@@ -101,7 +101,7 @@ def head_timer(bench: Any, length: int) -> Callable[[], float]:
     cache = lm.cache(1, length + 1)
     states, u = torch.randn(1, 1, lm.config.hidden_size, device=lm.device), torch.full((1,), 0.5, device=lm.device)
     states, kv_length = states.to(bench.target.dtype), lm.kv_length(length + 1, cache)
-    lm.head.requires_grad_(False)  # as in models that a run loads: otherwise it cannot be traced
+    lm.head.requires_grad_(False)  # as in the models that a run loads; otherwise it could not be traced
 
     def step(length: int, states: Tensor, u: Tensor) -> tuple[Tensor, ...]:
         return (draw(warp.law(lm.read_out(states)[:, 0]), u),)
@@ -119,8 +119,8 @@ def head_timer(bench: Any, length: int) -> Callable[[], float]:
 def layer_timer(bench: Any, length: int) -> Callable[[], float]:
     """Return a function that measures the seconds of a call of one of the target's layers on one token after texts of `length`.
 
-    It times the target's first layer, and its first NUM_DRAFT + 1 layers, captured as the steps of a round are: the difference
-    has neither the embedding nor the norm, and each layer reads its own weights and cache, as in a call of the target.
+    It times the target's first layer, and its first NUM_DRAFT + 1 layers, captured as the steps of a round are. Their difference
+    contains neither the embedding nor the norm, and each layer reads its own weights and cache, as in a call of the target.
     """
     lm = LM(bench.target)
     lm.patience = 1

@@ -5,9 +5,9 @@
 
 Both decode the same prompts of the tiny word problems, 48 new tokens at most, on the CPU in float32; texts must be equal. Prints
 the ratio of seconds (ours / hf) of each turn, its median and range, and the number of target passes per row, which is one per token
-without a draft. `draft=FOLDER` drafts with another model, such as one of `python -m sdbench.train draft`, and `drafter=` in another
-way, such as `mtp`, a head that comes with the pair. `out` gets lm_eval.csv, a row for each setting, in which rows of other settings
-stay. Needs the extra lm-eval.
+without a draft. `draft=FOLDER` uses another draft model, for example from `python -m sdbench.train draft`. `drafter=` uses another
+drafter, for example `mtp`, whose head comes with the pair. `out` gets lm_eval.csv with a row for each setting; rows of other
+settings in it are kept. Needs the extra lm-eval.
 """
 
 import statistics
@@ -47,7 +47,7 @@ SETTING = [
     "n",
     "batch",
     "threads",
-]  # columns of lm_eval.csv that tell its rows apart
+]  # columns of lm_eval.csv that identify a row
 GENERATION = {"until": ["Question:"], "do_sample": False, "max_gen_toks": 48}
 
 
@@ -121,7 +121,7 @@ def main(words: list[str]) -> None:
 
 
 def write(out: Path, row: dict[str, Any]) -> None:
-    """Put a row into lm_eval.csv, in which it replaces one of the same setting."""
+    """Add a row to lm_eval.csv, or replace the row with the same setting."""
     out.mkdir(parents=True, exist_ok=True)
     path = out / "lm_eval.csv"
     rows = pd.read_csv(path, dtype=str) if path.exists() else pd.DataFrame()

@@ -2,9 +2,9 @@
 
     python scripts/bench_report.py [n=1000] [resamples=10000] [repeats=3] [out=results/benchmarks]
 
-20 cells of one pair and task: two draft lengths, lossless and eight weights at each, the target alone, the draft alone. Writes
-report.json and report.md. Goals: under 5 s for 10,000 resamples of 1,000 examples × 20 cells, a ratio and a mean of each, and
-under 15 s for the report, in processor seconds; wall-clock seconds and the load of the machine are also reported.
+The records have 20 cells of one pair and task: two draft lengths with lossless and eight weights at each, the target alone, and the
+draft alone. Writes report.json and report.md. Goals, in processor seconds: under 5 s for 10,000 resamples of 1,000 examples × 20
+cells, with a ratio and a mean of each, and under 15 s for the report. Wall-clock seconds and the machine's load are also reported.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def once(folder: Path, n: int, resamples: int) -> dict[str, tuple[float, float]]
 
 
 def measured(n: int, resamples: int, repeats: int) -> dict[str, Any]:
-    """Return the medians of all repeats, and the size and load that they were measured with."""
+    """Return the medians of all repeats, with the size of the records and the machine's load at the measurement."""
     load = os.getloadavg()[0]
     with tempfile.TemporaryDirectory() as home:
         shape = {"tasks": ("xsum-tiny",), "ws": WS, "num_drafts": (3, 5), "timing_examples": 30}

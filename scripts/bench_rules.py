@@ -49,7 +49,7 @@ def names_of(names: str) -> list[str]:
 
 
 def rules_of(names: str, temperature: float, widths: Widths) -> dict[str, Any]:
-    """Return {name: rule} for `all` or a list: those that work at this temperature and draft length, with untrained heads."""
+    """Return {name: rule} for `all` or a list: the rules that work at this temperature and draft length, with untrained heads."""
     folder = config_dir() / "verifier"
     trees = {name: yaml.safe_load((folder / f"{name}.yaml").read_text()) for name in names_of(names)}
     rules = {name: middle(tree, widths) for name, tree in trees.items()}
@@ -75,7 +75,7 @@ def works(rule: Any, temperature: float) -> bool:
 
 
 def measure_rules(bench: Any, names: str) -> Iterator[Any]:
-    """Return the figures of rules; `bench` is a Bench of bench_engine."""
+    """Yield the figures of rules; `bench` is a Bench of bench_engine."""
     widths = widths_of(bench.target, bench.draft)
     for temperature in (1.0, 0.0):
         rules = rules_of(names, temperature, widths)
@@ -114,7 +114,7 @@ def mixed(
 
 
 def round_s(bench: Any, texts: list[list[int]], rules: list[Any], temperature: float) -> float:
-    """Return the seconds of a round of a full batch: rounds in which rows have left would be cheaper."""
+    """Return the seconds of a round of a full batch; other rounds do not count, since they are cheaper."""
     count = min(len(texts), -(-len(texts) // len(rules)))
     calls = decode(bench, texts[:count] * 2, rules, temperature, len(texts)).calls
     times = [call.seconds for call in calls if call.phase == "round" and call.num_rows == len(texts)]

@@ -22,7 +22,7 @@ WARM_UPS = 10  # calls of the target
 
 
 class Call(NamedTuple):
-    """A phase of the loop, its rows and seconds; `inner_s` are those of phases within it."""
+    """A phase of the loop, its rows and seconds; `inner_s` are the seconds of the phases within it."""
 
     phase: str
     num_rows: int
@@ -58,7 +58,7 @@ class Stopwatch:
 
 @contextmanager
 def time_engines(stopwatch: Stopwatch, engines: Sequence[Engine], models: Sequence[LM] = ()) -> Iterator[Stopwatch]:
-    """Give a stopwatch the phases of these engines, and the calls of these models as "target model" and so on."""
+    """Let a stopwatch time the phases of these engines, and the calls of these models as "target model" and so on."""
     for engine in engines:
         engine.hook = stopwatch
     try:
@@ -84,8 +84,8 @@ def hook_models(models: Sequence[LM], hook: ModelHook) -> Iterator[None]:
 def peaks_over(script: str, first: str, names: Sequence[str], device: str) -> dict[str, float]:
     """Return the peak of memory that `script` prints for each name, divided by that of `first`.
 
-    Each is measured in a new process, which returns freed memory to the system at once. Otherwise the peak would include memory
-    that the allocator keeps, which differs by 20 % between runs.
+    Each peak is measured in a new process that returns freed memory to the system at once. Otherwise the peak would include memory
+    that the allocator keeps, whose amount differs by 20 % between runs.
     """
     peaks: dict[str, float] = {}
     for name in [first, *names] if names else []:

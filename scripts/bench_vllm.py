@@ -2,10 +2,10 @@
 
     python scripts/bench_vllm.py python=.venv-vllm/bin/python [repeats=7] [n=64] [note=SENTENCE] [out=results/benchmarks]
 
-*client*: tokens/s of `n` word problems at temperature 0 in a closed loop of eight requests, by the loop of the latency pass over
-those of `vllm bench serve`, against one server, in turns. *step*: seconds of a step of a batch of eight with the plug-in's ensemble
-over those with vLLM's own sampler, in turns (vllm_steps.py). Goals: at least .98 and at most 1.10. Starts are not counted.
-`note` is printed on the page, for other load on the machine.
+*client*: tokens/s of `n` word problems at temperature 0 in a closed loop of eight requests, by the loop of the latency pass divided
+by those of `vllm bench serve`, with the same server, in turns. *step*: seconds of a step of a batch of eight with the plug-in's
+ensemble divided by those with vLLM's own sampler, in turns (vllm_steps.py). Goals: at least .98 for *client*, at most 1.10 for
+*step*. Starts are not counted. `note` is printed on the page, for example to name other load on the machine.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from sdbench.words import exit_on_mistake, number, parse_words
 
 ROOT = Path(__file__).parents[1]
 PAIR, TASK, AT_ONCE = "llama-tiny", "gsm8k-tiny", 8
-# What `vllm bench serve` runs; the command itself wants metadata of the name "vllm", which the CPU build has not.
+# The code of `vllm bench serve`. The command itself needs package metadata with the name "vllm", which the CPU build does not have.
 RIVAL = """
 import argparse
 from vllm.benchmarks.serve import add_cli_args, main
@@ -56,7 +56,7 @@ class OpenPair:
     decoder: Any
     point: Point
     examples: list[str]
-    texts: Path  # a line a prompt
+    texts: Path  # one line per prompt
     stops: dict[str, Any]
     server: OpenServer
 
@@ -88,7 +88,7 @@ def open_pair(python: str, n: int, folder: Path, *extra: str) -> Iterator[OpenPa
 
 
 def client_ratios(python: str, n: int, repeats: int, folder: Path) -> dict[str, Any]:
-    """Return pairs of tokens/s: ours, theirs."""
+    """Return pairs of tokens/s: (ours, theirs) of each turn."""
     pairs: list[tuple[float, float]] = []
     counts: list[tuple[int, int]] = []
     with open_pair(python, n, folder) as pair:
@@ -138,7 +138,7 @@ def rival(words: Sequence[str], folder: Path) -> dict[str, Any]:
 
 
 def step_pairs(python: str, repeats: int, folder: Path) -> dict[str, list[tuple[float, float]]]:
-    """Return pairs of seconds by setting: the plug-in's, vLLM's."""
+    """Return pairs of seconds (the plug-in's, vLLM's) for each setting."""
     paths = [str(embedded.path(PAIR, role)) for role in ("target", "draft")]
     words = [python, str(ROOT / "scripts" / "vllm_steps.py"), *paths, str(folder / "ids.json"), str(repeats)]
     done = subprocess.run(words, check=False, capture_output=True, text=True, env={**os.environ, **CPU})

@@ -3,17 +3,17 @@
     python scripts/bench_vllm_load.py python=.venv-vllm/bin/python [rate=2] [n=400] [repeats=3] [ttft=50] [tpot=8]
                                       [note=SENTENCE] [out=results/benchmarks]
 
-One server of vLLM with the tiny pair, without a cache of prompts, gets the same word problems at temperature 0 in turns: from
+A vLLM server with the tiny pair, without a cache of prompts, gets the same word problems at temperature 0 in turns: from
 `vllm bench serve` at Poisson times of a rate, by the seed of the turn, and from sdbench's client at the same times. Fields are
-defined as there: seconds count from the sending of a request, `itl` is the time between two chunks of an answer, the fields with
-`max` are by whole seconds. Only `duration`, and with it every rate, differs: it begins with the first sending, and there before the
-wait for the first arrival. `ttft` and `tpot` are the bounds of the goodput in milliseconds. `note` is printed on the page, for
-other load on the machine.
+defined as in `vllm bench serve`: seconds count from the sending of a request, `itl` is the time between two chunks of an answer,
+and the fields with `max` are by whole seconds. Only `duration`, and with it every rate, differs: here it begins with the first
+sending, in `vllm bench serve` before the wait for the first arrival. `ttft` and `tpot` are the bounds of the goodput in
+milliseconds. `note` is printed on the page, for example to name other load on the machine.
 
-Two comparisons. "Own requests": each client sends its own, one client after the other, so that the ratio also holds what a server
-does differently in two runs. "Its requests": our fields, computed from the times of the requests of `vllm bench serve` itself, so
-that only the definitions can differ. Goal: each field within 2 % in both, by the median over turns; the exit status is 1 if one is
-not.
+There are two comparisons. "Own requests": each client sends its own requests, one client after the other, so the ratio includes
+differences of the server between two runs. "Its requests": our fields, computed from the times of the requests of
+`vllm bench serve` itself, so that only the definitions can differ. Goal: each field within 2 % in both, by the median over turns;
+the exit status is 1 if a field is not.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ def most_in_a_second(begin: np.ndarray, end: np.ndarray) -> int:
 def compare(
     python: str, rate: float, n: int, repeats: int, bounds_ms: Mapping[str, float], folder: Path
 ) -> list[dict[str, tuple[float, float, float]]]:
-    """Return {field: (ours, theirs, ours of their requests)} for each turn."""
+    """Return for each turn {field: (ours, theirs, our field computed from their requests)}."""
     turns = []
     with open_pair(python, n, folder, "engine.args.enable_prefix_caching=false") as pair:
         more = ["--request-rate", f"{rate:g}", "--percentile-metrics", ",".join(LATENCIES), "--save-detailed"]
@@ -146,7 +146,7 @@ def compare(
 
 
 def ratios_of(turns: Sequence[Mapping[str, Sequence[float]]], side: int = 0) -> dict[str, list[float]]:
-    """Return ours (side 0) or ours of their requests (side 2) divided by theirs, turn by turn; 1 where both are 0."""
+    """Return our field (side 0), or our field of their requests (side 2), divided by theirs, turn by turn; 1 if both are 0."""
 
     def ratio(ours: float, theirs: float) -> float:
         return ours / theirs if theirs else 1.0 if not ours else math.inf

@@ -2,11 +2,11 @@
 
     python scripts/drafter_positions.py [parts=lengths,domains] [n=100] [records=results] [out=results/drafters]
 
-`lengths` decodes word problems at T = 0 and T = 1 with the lossless rule and 1 to 5 drafted tokens a round. `domains` trains each
-head for word problems, summaries and programs by its documented command. With the lossless rule and the ensemble at w = 0.7 it
-decodes each task with the heads of each at T = 0, and the task of their training at T = 1 as well. The pair is llama-tiny. Results
-of training and decoding stay in `records`: after an interruption the same command continues. `out` gets lengths.csv,
-by_position.csv, domains.csv and positions.md.
+`lengths` decodes word problems at T = 0 and T = 1 with the lossless rule and 1 to 5 drafted tokens per round. `domains` trains each
+head for word problems, for summaries and for programs, by its documented command. With the lossless rule and the ensemble at
+w = 0.7 it decodes each task at T = 0 with the heads trained for each of the tasks, and at T = 1 with those trained for the same
+task. The pair is llama-tiny. Results of training and decoding are kept in `records`: after an interruption the same command
+continues. `out` gets lengths.csv, by_position.csv, domains.csv and positions.md.
 """
 
 import sys
@@ -33,7 +33,7 @@ PARTS = ("lengths", "domains")
 DEFAULTS = {"parts": ",".join(PARTS), "n": "100", "records": "results", "out": "results/drafters"}
 DRAFTERS = ("model", "pruned", "medusa", "mtp", "eagle", "eagle3", "block")
 HEADS = ("medusa", "mtp", "eagle", "eagle3", "block")
-OPTIONS = {"medusa": ("once=0",)}  # of the heads' training, as for those that ship
+OPTIONS = {"medusa": ("once=0",)}  # options of the trainings, as for the heads that ship
 LENGTHS = (1, 2, 3, 4, 5)
 DOMAINS = {"gsm8k-tiny": "word problems", "cnndm-tiny": "summaries", "humaneval-tiny": "programs"}
 MEASURES = ("acceptance", "tokens_per_round")
@@ -80,7 +80,7 @@ def train(drafter: str, task: str, records: Path) -> Path:
 
 
 def measure_domains(n: str, records: Path) -> pd.DataFrame:
-    """Return a row for each head, the task that it was trained for, the task that it drafts, the temperature and the rule."""
+    """Return a row for each head, task of its training, task that it drafts, temperature and rule."""
     frames = []
     for trained in DOMAINS:
         heads = [f"drafter.{drafter}.head={train(drafter, trained, records)}" for drafter in HEADS]
@@ -159,7 +159,7 @@ def text_of_losses(domains: pd.DataFrame) -> list[str]:
 
 
 def text_of(out: Path) -> str:
-    """Return the page, from those of the tables that are in `out`."""
+    """Return the page, from the tables that exist in `out`."""
     parts = [
         "# Trained drafters by position, draft length and task",
         "",

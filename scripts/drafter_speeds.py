@@ -3,12 +3,12 @@
     python scripts/drafter_speeds.py [batches=1,8,32] [task=gsm8k-tiny,…] [temperature=0] [n=32] [repeats=2] [records=results]
                                      [out=results/drafters]
 
-At batch 1 a latency pass of `experiment=drafters` with llama-tiny, in the three parts of drafter_tables.py; at larger ones of the
-drafters that run with the pair, with the lossless rule alone: steps are captured for each drafter, rule and number of rows. The
-target alone is timed in each pass. At larger batches there are at least four batches, for intervals are over batches. Nothing else
-may run on the machine. Records stay in `records`: after an interruption the same command continues. `out` gets speeds.csv, a row
-for each drafter, rule and batch size; speeds.svg; and speeds.md. Rows of other tasks, temperatures and batch sizes that are in
-speeds.csv stay there, so that passes can run one after another.
+At batch 1 this is a latency pass of `experiment=drafters` with llama-tiny, in the three parts of drafter_tables.py. At larger
+batches only the drafters that run with the pair are timed, with the lossless rule alone, because steps are captured for each
+drafter, rule and number of rows. The target alone is timed in each pass. At larger batches there are at least four batches, because
+intervals are over batches. Nothing else may run on the machine. Records are kept in `records`: after an interruption the same
+command continues. `out` gets speeds.csv with a row for each drafter, rule and batch size, speeds.svg, and speeds.md. Rows of other
+tasks, temperatures and batch sizes in speeds.csv are kept, so that passes can run one after another.
 """
 
 import sys
@@ -38,8 +38,8 @@ DEFAULTS = {
     "records": "results",
     "out": "results/drafters",
 }
-BATCHES = 4  # of texts at each batch size, at least
-PANELS = 3  # in a row of the figure, at most
+BATCHES = 4  # least number of batches at each batch size
+PANELS = 3  # most panels in a row of the figure
 LOSSLESS = ("model=llama-tiny", "verifier=exact")
 MEASURES = ("tokens_per_round", "speedup", "speedup_modelled")
 PASS = ["task", "temperature", "batch_size"]  # what all rows of a pass share
@@ -48,7 +48,7 @@ COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")
 
 
 def merge(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a table, in which these replace those of the same passes: by task, temperature and batch size."""
+    """Return the rows of a table, with those of the same passes (task, temperature and batch size) replaced by these."""
     if path.exists():
         held = pd.read_csv(path)
         new = set(rows[PASS].itertuples(index=False, name=None))
@@ -64,8 +64,8 @@ def runs_of(table: pd.DataFrame) -> list[tuple[str, pd.DataFrame]]:
 
 
 def parts_of(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
-    """Return the panels as (title, column along x, rows): each run by rule at its smallest batch, then, losslessly, those with
-    several batch sizes by batch size.
+    """Return the panels as (title, column along x, rows): first each run by rule, at its smallest batch; then each run with several
+    batch sizes by batch size, for the lossless rule.
     """
     rules, sizes = [], []
     for name, rows in runs_of(table):
@@ -78,7 +78,7 @@ def parts_of(table: pd.DataFrame) -> list[tuple[str, str, pd.DataFrame]]:
 
 
 def draw(table: pd.DataFrame) -> Figure:
-    """Draw the speed-up of each drafter: a panel for each run by rule, and for each that has several batch sizes."""
+    """Draw the speed-up of each drafter: a panel by rule for each run, and one by batch size for each run with several sizes."""
     parts = parts_of(table)
     columns = 2 if len(parts) == 4 else min(len(parts), PANELS)
     figure, axes = panels(columns, -(-len(parts) // columns), width=PAGE, height=2.6, sharey=True)
@@ -113,7 +113,7 @@ def line_of(rows: pd.DataFrame, batches: Sequence[int]) -> list[str]:
 
 
 def order_of(table: pd.DataFrame) -> list[list[str]]:
-    """Return for each rule and batch size the drafters that are surely faster than the target alone, and surely slower."""
+    """Return for each rule and batch size the drafters that are proven faster than the target alone, and those proven slower."""
     lines = []
     for (rule, size), rows in table.groupby(["verifier", "batch_size"], sort=False):
         rows = rows.sort_values("speedup", ascending=False)
@@ -123,7 +123,7 @@ def order_of(table: pd.DataFrame) -> list[list[str]]:
 
 
 def sizes_of(table: pd.DataFrame) -> str:
-    """Such as "32 texts, 4 batches of 8"."""
+    """Return the number of texts and batches, such as "32 texts, 4 batches of 8"."""
     counts = table.groupby("batch_size")["num_timed"].max()
     return ", ".join(f"{n:g} texts" if size == 1 else f"{n:g} batches of {size:g}" for size, n in counts.items())
 

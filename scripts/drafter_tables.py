@@ -7,12 +7,12 @@
     python scripts/drafter_tables.py tasks=none [out=results/drafters]      # rewrites README and figure from summary.csv
 
 Each run is `experiment=drafters` of one task and temperature, in three parts: `shipped`, every drafter that can run with
-llama-tiny, and retrieval from solved examples of the task's train split; `foreign`, the drafters that take a draft of another
-tokenizer, with qwen-tiny's; `int8`, the draft model with weights in int8. Further parts, or single names of them, are those of
-drafter_variants.py: `lengths`, `quantised` and `trained`, whose drafts are trained if they are not in `records`. Records stay in
-`records`: run the command again after an interruption, or after a new drafter was added, and only what is missing is decoded.
-`out` gets summary.csv, a row per drafter and rule of each run, where rows of other runs stay; ranks.svg, which compares the order
-of drafters under lossless and lenient rules; and README.md with tables.
+llama-tiny, and retrieval from solved examples of the task's train split; `foreign`, the drafters for a draft with another
+tokenizer, using qwen-tiny's; `int8`, the draft model with weights in int8. drafter_variants.py has further parts, which can be
+named whole or by single variants: `lengths`, `quantised` and `trained`, whose drafts are trained if they are not in `records`.
+Records are kept in `records`: run the command again after an interruption, or after adding a drafter, and only what is missing is
+decoded. `out` gets summary.csv with a row per drafter and rule of each run, in which rows of other runs are kept; ranks.svg, which
+compares the order of drafters under lossless and lenient rules; and README.md with tables.
 """
 
 import subprocess
@@ -72,7 +72,7 @@ COLUMNS = ["task", "temperature", "drafter", "verifier", "n", "num_timed"]
 COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")] + ["draft_ms", "draft_price", "cell"]
 RULES = ("lossless", "ensemble", "typical")
 LABELS = ("lossless", "w = 0.7", "typical")
-PANELS = 3  # in a row of the figure
+PANELS = 3  # panels in a row of the figure
 MARKER = "<!-- written by `python scripts/drafter_tables.py` from here on -->"
 SPEEDS = (
     "The price of a draft and the speed-up over the target alone are those of separate passes at batch 1, over fewer texts: "
@@ -102,7 +102,7 @@ def write_corpus(task: str, path: Path) -> Path:
 
 
 def train(variant: Variant, records: Path) -> None:
-    """Train the draft of a variant, if it has one that is not there."""
+    """Train the draft of a variant, if it needs one that does not exist yet."""
     draft = records / "drafts" / variant.folder
     if variant.training and not draft.exists():
         words = ["-m", "sdbench.train", *variant.training, f"out={draft}"]
@@ -124,7 +124,7 @@ def run(name: str, part: str, task: str, records: Path, *words: str, base: Seque
 
 
 def rows_of(results: Results, part: str) -> pd.DataFrame:
-    """Return a row a drafter and rule of a run, with the price of a drafted token in milliseconds and in calls of the target."""
+    """Return a row per drafter and rule of a run, with the price of a drafted token in milliseconds and in calls of the target."""
     summary = summarise(results)
     summary = summary[summary["drafter"].notna()].copy()
     if part == "shipped":  # these take the pair's own draft, too, and say nothing then
@@ -152,8 +152,8 @@ def add_prices(summary: pd.DataFrame, results: Results) -> None:
 
 
 def add_speeds(summary: pd.DataFrame, path: Path) -> bool:
-    """Fill in prices and speed-ups that a summary lacks from the table of drafter_speeds.py, at batch 1; return whether it has
-    any for these runs.
+    """Fill in prices and speed-ups that a summary lacks, from the rows at batch 1 in the table of drafter_speeds.py; return whether
+    that table has any for these runs.
     """
     if not path.exists():
         return False
@@ -168,15 +168,15 @@ def add_speeds(summary: pd.DataFrame, path: Path) -> bool:
 
 
 def shown(row: pd.Series, name: str, digits: int, scale: float = 1) -> str:
-    """Return a measure with its interval; ~ stands before a modelled speed-up."""
+    """Return a measure with its interval; a modelled speed-up is prefixed with ~."""
     text = format_interval(estimate_of(row.to_dict(), name), digits, scale=scale)
     modelled = row.get(f"{name}_modelled")
     return text or ("–" if modelled is None or modelled != modelled else f"~{modelled:.{digits}f}")
 
 
 def table_of(run: pd.DataFrame) -> str:
-    """Return a row a drafter and rule, without columns that nothing was measured for. The loss is in points against lossless with
-    the same drafter.
+    """Return a table with a row per drafter and rule, without columns in which nothing was measured. The loss is in points,
+    relative to lossless with the same drafter.
     """
     points = 100 if run["quality"].max() <= 1 else 1
     losses = {"difference": "difference", "difference_low": "difference_high", "difference_high": "difference_low"}
@@ -214,7 +214,7 @@ def order_of(run: pd.DataFrame, rule: str, measure: str) -> list[str]:
 
 
 def reversals(run: pd.DataFrame, rule: str, measure: str) -> list[str]:
-    """Return which drafters this rule ranks above one that lossless ranks higher, both with intervals that do not overlap."""
+    """Return pairs of drafters that this rule and lossless rank in opposite order, both with intervals that do not overlap."""
     above: dict[str, list[str]] = {}
     ends = {
         (row["verifier"], row["drafter"]): (row[f"{measure}_low"], row[f"{measure}_high"]) for _, row in run.iterrows()
@@ -256,7 +256,7 @@ def draw_ranks(summary: pd.DataFrame) -> Figure:
 
 
 def orders_of(summary: pd.DataFrame) -> str:
-    """Return a sentence and a table: the drafters of each run in the order of each rule, and which of them change places."""
+    """Return a sentence and a table: the drafters of each run in the order of each rule, and those whose order changes."""
     measure, label = measure_of(summary)
     lines = []
     for (task, temperature), run in summary.groupby(["task", "temperature"], sort=False):
@@ -272,7 +272,7 @@ def text_of(summary: pd.DataFrame, speeds: str = "") -> str:
     parts = ["![Drafters under a lossless and two lenient rules](ranks.svg)", "", orders_of(ranked(summary)), ""]
     drafters = dict.fromkeys(
         [*summary["drafter"], *variants_of(["trained"])]
-    )  # the latter have pages of their own, too
+    )  # the trained variants also have separate pages
     drafters = [name for name in drafters if name in HEADLINES or name not in VARIANTS]
     rows = [[name, *HEADLINES.get(name, ("–", "–"))] for name in drafters]
     parts += [markdown(["drafter", "its source reports", "why the numbers here differ"], rows).rstrip(), ""]
@@ -287,12 +287,12 @@ def text_of(summary: pd.DataFrame, speeds: str = "") -> str:
 
 
 def ranked(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of drafters that are compared with each other, without those that have tables of their own."""
+    """Return the rows of drafters that are compared with each other, without those that have separate tables."""
     return summary[~summary["drafter"].isin(variants_of(list(HEADINGS)))]
 
 
 def merge(path: Path, rows: pd.DataFrame) -> pd.DataFrame:
-    """Return the rows of a summary, in which these replace those of the same run and drafter."""
+    """Return the rows of a summary, with those of the same run and drafter replaced by these."""
     if not path.exists():
         return rows
     names, held = ["task", "temperature", "drafter"], pd.read_csv(path)

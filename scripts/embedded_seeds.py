@@ -1,4 +1,4 @@
-"""results/embedded/seeds.csv: one pair's draft trained from three seeds, and the knee of each at T = 0.
+"""results/embedded/seeds.csv: a pair's draft trained from three seeds, and the knee of the quality curve of each at T = 0.
 
     python scripts/embedded_seeds.py [pair=llama-tiny] [tasks=cnndm-tiny,gsm8k-tiny] [seeds=11,12] [n=150]
                                      [runs=results/seeds] [out=results/embedded]
@@ -36,7 +36,7 @@ DEFAULTS = {
 
 
 def trained(pair: str, seed: str, runs: Path) -> Path:
-    """Return the draft of a seed, trained if it does not exist yet."""
+    """Return the folder of a seed's draft; train it if it does not exist yet."""
     folder = runs / f"{pair}-{seed}"
     if not (folder / "draft" / "model.safetensors").exists():
         words = [f"pair={pair}", "role=draft", f"seed={seed}", f"out={folder}"]
@@ -45,7 +45,7 @@ def trained(pair: str, seed: str, runs: Path) -> Path:
 
 
 def measured(pair: str, task: str, seed: str, draft: Path, n: str, runs: Path) -> pd.DataFrame:
-    """Return the ensemble's cells at T = 0, decoded if they do not exist yet."""
+    """Return the ensemble's cells at T = 0; decode them if they do not exist yet."""
     name = f"{pair}-{task}-{seed}"
     own = [f"model={pair}", f"model.draft={draft}", f"task={task}", f"n={n}", f"results={runs}", f"name={name}"]
     subprocess.run([sys.executable, "-m", "sdbench", *own, WS, "temperature=0", "timing=off", "report=off"], check=True)
@@ -54,7 +54,7 @@ def measured(pair: str, task: str, seed: str, draft: Path, n: str, runs: Path) -
     scores = metrics_table(results, metrics_of(results))
     facts = scores[scores["metric"] == "facts"].set_index("cell")["value"]
     frame = frame[(frame["knob"] == "w") | (frame["verifier"] == "lossless")].fillna({"w": 1.0})
-    # In older folders w = 1 has a cell of its own.
+    # In older folders w = 1 has a separate cell.
     frame = frame.sort_values("w", ascending=False).drop_duplicates("w")
     frame = frame.assign(pair=pair, task=task, seed=seed, facts=frame["cell"].map(facts))
     return frame[[column for column in COLUMNS if column in frame]]

@@ -5,9 +5,9 @@
 
 The part `quality` decodes the sweep at T = 0 (PAIR-TASK-greedy) and at T = 1 (PAIR-TASK) without timing; `speed` times `texts`
 examples with two to five drafted tokens: lossless and w = 0.7 at T = 0 (PAIR-TASK-speed), lossless at T = 1
-(PAIR-TASK-speed-sampled). Time on a machine without other load, except for another pair on another core. Records stay in `runs`:
-run it again after an interruption, and only what is missing is decoded. `out` gets the files to commit: `summary.csv`;
-`metrics.csv` with every score of each cell; and the plane of acceptance and quality at T = 0 in `pareto.svg`.
+(PAIR-TASK-speed-sampled). For `speed`, the machine must have no other load, except for another pair on another core. Records are
+kept in `runs`: run the command again after an interruption, and only what is missing is decoded. `out` gets the files to commit:
+`summary.csv`; `metrics.csv` with every score of each cell; and the plane of acceptance and quality at T = 0 in `pareto.svg`.
 """
 
 import shutil

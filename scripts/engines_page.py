@@ -71,7 +71,7 @@ def setting_of(row: Mapping[str, Any]) -> Setting:
 
 
 def wanted_settings(engine: str, part: str, options: Mapping[str, str]) -> list[Setting]:
-    """The settings that a part of the script measures of an engine."""
+    """Return the settings of an engine that a part of the script measures."""
     target, lengths = Setting("target", 0), [int(length) for length in options["lengths"].split(",")]
     if part == "audit":
         return [target, Setting("lossless", int(AUDIT_LENGTH))]
@@ -108,7 +108,7 @@ def missing_rows(table: pd.DataFrame, options: Mapping[str, str]) -> Iterator[li
 
 
 def missing_text(table: pd.DataFrame, options: Mapping[str, str]) -> str:
-    """The settings that lack texts, the audit or a speed, and the command that measures them."""
+    """Return the settings that lack texts, the audit or a speed, and the command that measures them."""
     levels = ", ".join(map(str, LEVELS[:-1])) + f" and {LEVELS[-1]}"
     about = (
         f"Not measured yet: `texts` is lacking where a setting has fewer than {options['n']}, `speed` where one of the columns at "
@@ -122,7 +122,7 @@ def missing_text(table: pd.DataFrame, options: Mapping[str, str]) -> str:
 
 
 def fastest(table: pd.DataFrame) -> Iterator[str]:
-    """Yield a line on the fastest setting, the draft alone left out, for each day, number of threads and number of users."""
+    """Yield a line about the fastest setting, except the draft alone, for each day, number of threads and number of users."""
     usable = table[(table["verifier"] != "draft") & table["timed"].notna()].reset_index(drop=True)
     days = sorted(set(usable["timed"]))
     for day, threads, level in product(days, sorted(set(usable["threads"])), LEVELS):
@@ -135,7 +135,7 @@ def fastest(table: pd.DataFrame) -> Iterator[str]:
         alone = rows[is_alone][column]
         times = best[column] / alone.iloc[0] if len(alone) else float("nan")
         if level == 1 and len(alone) and pd.notna(best.get("speedup")):
-            times = best["speedup"]  # of one pass; the rows may be of two
+            times = best["speedup"]  # measured within one pass, while the two rows may be from different passes
         ratio = f", {times:.2f} times its target alone" if pd.notna(times) else ""
         yield (
             f"- {day}, {threads:g} thread{'s' * (threads > 1)}, {level} user{'s' * (level > 1)}: "
@@ -176,7 +176,7 @@ def is_of_earlier_audit(row: Mapping[str, Any]) -> bool:
 
 
 def page(table: pd.DataFrame, options: Mapping[str, str]) -> str:
-    """The whole page; `options` are those of the script: what is missing depends on n, lengths, p-mins and threads."""
+    """Return the whole page. `options` are those of the script, since n, lengths, p-mins and threads decide what is missing."""
     rows = table.to_dict("records")
     parts = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in rows], num_left=3)]
     parts += [EARLIER_AUDIT] if any(map(is_of_earlier_audit, rows)) else []

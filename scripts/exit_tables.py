@@ -1,11 +1,11 @@
-"""results/drafters/exits.md: drafting with the target's first layers, for the target that ships and one trained for early exits.
+"""results/drafters/exits.md: drafting with the target's first layers, for the shipped target and for one trained for early exits.
 
     python scripts/exit_tables.py [layers=2,4,6] [temperatures=0,1] [steps=600] [n=100] [records=results] [out=results/drafters]
 
 `python scripts/train_tiny.py exits=STEPS` trains llama-tiny's target further with losses at every second layer, as LayerSkip does.
-Both targets then solve word problems of gsm8k-tiny with `drafter=early-exit`, after so many layers, with the lossless rule and the
-ensemble at w = 0.7. Results of training and decoding stay in `records`: after an interruption the same command continues.
-`out` gets exits.csv and exits.md.
+Both targets then solve word problems of gsm8k-tiny with `drafter=early-exit`, which exits after each number of `layers`, with the
+lossless rule and the ensemble at w = 0.7. Results of training and decoding are kept in `records`: after an interruption the same
+command continues. `out` gets exits.csv and exits.md.
 """
 
 import json
@@ -39,14 +39,14 @@ HEAD = ["target", "layers", "T", "rule", "acceptance", "tokens per round", "solv
 
 
 def train(steps: str, folder: Path) -> None:
-    """Train the target unless it is there."""
+    """Train the target unless it exists."""
     if not (folder / "training.json").exists():
         script = Path(__file__).parent / "train_tiny.py"
         subprocess.run([sys.executable, str(script), "pair=llama-tiny", f"exits={steps}", f"out={folder}"], check=True)
 
 
 def records_name(temperature: str, layers: str, trained_steps: str | None) -> str:
-    """Return the folder of records of one target: another training is another folder."""
+    """Return the name of the records' folder for one target; each training has a separate folder."""
     return f"exits-T{temperature}-{layers}" + (f"-trained-{trained_steps}" if trained_steps else "")
 
 

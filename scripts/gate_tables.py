@@ -61,7 +61,7 @@ BLOCKS = ["T", "estimates above", "first k drafts", "blocks", "product of estima
 
 
 def line_of(row: pd.Series) -> list[str]:
-    """Return a setting's cells; shares of examples are percentages."""
+    """Return a setting's line of the table; shares of examples are percentages."""
     scales = {"quality": 100, "difference": 100}
     values = row.to_dict()
     measures = [
@@ -74,7 +74,7 @@ def blocks_of(temperature: str, calibration: Mapping[str, Any]) -> list[list[str
     """Return a line for each threshold and number of drafts."""
     lines = []
     for row in calibration["blocks"]:
-        if row["low"] is not None:  # blocks of more than one prompt
+        if row["low"] is not None:  # blocks from more than one prompt
             above = f"{row['above']:g}" if row["above"] else "any"
             shares = [f"{row['said']:.3f}", f"{row['good']:.3f}", f"[{row['low']:.3f}, {row['high']:.3f}]"]
             lines.append([temperature, above, f"{row['drafts']}", f"{row['n']}", *shares])

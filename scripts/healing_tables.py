@@ -1,4 +1,4 @@
-"""results/drafters/healed.md: targets without some of their layers as drafts, untrained and healed by training.
+"""results/drafters/healed.md: targets without some of their layers as drafts, before and after training that heals them.
 
     python scripts/healing_tables.py [layers=3,6,9] [temperatures=0,1] [n=100] [records=results] [out=results/drafters]
 
@@ -29,14 +29,14 @@ from sdbench.words import exit_on_mistake, parse_words
 
 DEFAULTS = {"layers": "3,6,9", "temperatures": "0,1", "n": "100", "records": "results", "out": "results/drafters"}
 PAIR = ("model=llama-tiny", "task=gsm8k-tiny")
-MEASURES = {"acceptance": 3, "tokens_per_round": 2, "quality": 1}  # with their digits
+MEASURES = {"acceptance": 3, "tokens_per_round": 2, "quality": 1}  # measure -> digits
 COLUMNS = ["layers", "is_healed", "temperature", "verifier", "n"]
 COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")]
 HEAD = ["layers", "healed", "T", "rule", "acceptance", "tokens per round", "solved (%)"]
 
 
 def sdbench_command(*words: str) -> None:
-    """Run a command of sdbench; the scripts of trained drafters share it."""
+    """Run a command of sdbench; all scripts of trained drafters use this function."""
     subprocess.run([sys.executable, "-m", "sdbench", *words], check=True)
 
 

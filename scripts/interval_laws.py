@@ -26,7 +26,7 @@ class Law:
 
 
 def laws() -> Iterator[Law]:
-    """Return all distributions; the last argument of a draw is the number of columns."""
+    """Yield all distributions; the last argument of a draw is the number of columns."""
     for spread in (2.0, 10.0):
         yield Law(f"normal, sd {spread:g}", "dense", 0.0, lambda rng, n, r, s=spread: rng.normal(0, s, (n, r)))
     yield Law("uniform −30 … 30", "dense", 0.0, lambda rng, n, r: rng.uniform(-30, 30, (n, r)))

@@ -110,14 +110,14 @@ def share_times_loss(values: Array, bounds: Bounds, level: float) -> Limits:
 
 
 def body_and_tail(values: Array, bounds: Bounds, level: float) -> Limits:
-    """The bootstrap with half of alpha, plus the largest share that may be unobserved (the other half), all of it at the bound."""
+    """The bootstrap with half of alpha, plus the largest share that may be unobserved (the other half), placed at the bound."""
     low, high = bootstrap(values, bounds, (1 + level) / 2)
     unseen = hidden_share(len(values), level=(1 + level) / 2)
     return low - unseen * (low - bounds[0]), high + unseen * (bounds[1] - high)
 
 
 def by_skewness(values: Array, bounds: Bounds, level: float) -> Limits:
-    """The bootstrap; for a sample with skewness above 1 the wider of it and Gaffke's."""
+    """The bootstrap; for a sample with skewness above 1 the wider of the bootstrap's and Gaffke's limits."""
     centred = values - values.mean(0)
     skewness = (centred**3).mean(0) / np.maximum((centred**2).mean(0), 1e-12) ** 1.5
     is_skewed = np.abs(skewness) > 1

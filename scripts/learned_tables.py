@@ -5,18 +5,18 @@
                                      [runs=results/learned-runs] [out=results/learned]
 
     ensemble  at T = 1: DIVERSED's head and variants that read more or less, each at several offsets, and the static ensemble
-    trials    at T = 1: changes that might improve that head: its slot as a feature, a hidden layer, other prices, stronger weight
+    trials    at T = 1: changes that might improve that head: the slot as a feature, a hidden layer, other prices, stronger weight
               decay, and a weight learned from single swaps instead of whole texts
     judge     at T = 0: a mined judge, the training-free divergence rule, and the static ensemble
-    distil    at T = 1: drafts distilled with each loss under the static ensemble at several w, against the pair's own draft with
-              the static ensemble and with the published head: the cost of leniency, and the gain from the same minutes of training
+    distil    at T = 1: drafts distilled with each loss, with the static ensemble at several w, compared with the pair's own draft
+              with the static ensemble and with the published head: the cost of leniency, and the gain from equally long training
     transfer  at T = 1: the heads of three tasks on each of these tasks, as in the paper's Table 3
-    drift     at T = 1: the task's head while its target is trained further, in the draft's voice: at each of these checkpoints
+    drift     at T = 1: the task's head with the target at several checkpoints of further training on texts in the draft's wording
 
-Results of training and decoding stay in `runs`: run it again after an interruption, and only what is missing is done. `out` gets
-the files to commit: PAIR-TASK-PART.csv, a row per cell, and PAIR-TASK-PART.json with the comparisons and their intervals.
+Results of training and decoding are kept in `runs`: run the command again after an interruption, and only what is missing is done.
+`out` gets the files to commit: PAIR-TASK-PART.csv, a row per cell, and PAIR-TASK-PART.json, the comparisons with their intervals.
 
-(Over 300 lines: six studies that share how they train, decode and compare.)
+(Over 300 lines: six studies that share the code to train, decode and compare.)
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ TRIALS = {
     "decayed": (*HEADS["published"], "decay=0.5"),
 }
 OFFSETS = [6, 4, 3, 2, 1, 0, -2]
-TRIED = [3, 1, 0, -2]  # of each trial
+TRIED = [3, 1, 0, -2]  # offsets of each trial
 STATIC = [1, 0.98, 0.95, 0.9, 0.8, 0.7, 0.5, 0.3, 0.1]
-STEPS = 200  # of a distillation
+STEPS = 200  # training steps of a distillation
 DISTILLED = {**{loss: (loss, STEPS) for loss in LOSSES}, "forward_kl-50": ("forward_kl", 50)}  # name -> loss, steps
-LOST = 0.03  # of quality: what may be paid for acceptance
+LOST = 0.03  # quality, on 0–1, that may be lost in exchange for acceptance
 TRANSFERRED = ("gsm8k-tiny", "cnndm-tiny", "mbpp-tiny")
-DRIFTED = (50, 100, 200)  # steps of the target's own training, gone on with
+DRIFTED = (50, 100, 200)  # further training steps of the target
 UNDER = [1, 0.95, 0.9, 0.8, 0.7, 0.5]
 DEFAULTS = {
     "pair": "llama-tiny",
@@ -95,7 +95,7 @@ def call(*words: str) -> None:
 
 
 def trained(kind: str, out: Path, done: str, *words: str) -> Path:
-    """Return the folder of a training, trained if it does not exist; raise ValueError if it was trained with other options."""
+    """Return the folder of a training, after training if it does not exist; ValueError if it was trained with other options."""
     if not (out / done).exists():
         call("-m", "sdbench.train", kind, f"out={out}", *words)
     cards = [out / CARD, out / "distilled.json"]
@@ -108,13 +108,13 @@ def trained(kind: str, out: Path, done: str, *words: str) -> Path:
 
 
 def decoded(out: Path, *words: str) -> sdbench.Results:
-    """Complete a run's records and return them."""
+    """Decode what a run's records lack, and return them."""
     call("-m", "sdbench", *words, "timing=off", "report=off", f"results={out.parent}", f"name={out.name}")
     return sdbench.read(out)
 
 
 def rules_in(folder: Path, base: str, heads: Mapping[str, Path], **knobs: Any) -> str:
-    """Write a folder of configs with one rule for each head; return the options that choose them."""
+    """Write a folder of configs with a rule for each head; return the options that select these rules."""
     (folder / "verifier").mkdir(parents=True, exist_ok=True)
     tree = yaml.safe_load((config_dir() / "verifier" / f"{base}.yaml").read_text())
     for name, head in heads.items():
@@ -124,8 +124,8 @@ def rules_in(folder: Path, base: str, heads: Mapping[str, Path], **knobs: Any) -
 
 
 def curve(results: sdbench.Results, name: str, head: str | None = None) -> list[str]:
-    """Return the cells of a rule, and for a rule with a head those of this label: a folder may also have cells of an earlier head.
-    The lossless cell is included if it is also the strict setting of the rule.
+    """Return the cells of a rule; for a rule with a head only those with its label, because a folder may also have cells of an
+    earlier head. The lossless cell is included if it is also the strict setting of the rule.
     """
     is_strict = results.cells["also"].map(lambda also: any(labels["verifier"] == name for labels in also))
     own = results.cells[is_strict | (results.cells["verifier"] == name)]
@@ -133,7 +133,7 @@ def curve(results: sdbench.Results, name: str, head: str | None = None) -> list[
 
 
 def compare_settings(results: sdbench.Results, heads: Mapping[str, str | None], static: str) -> dict[str, Any]:
-    """Return each rule's quality minus that of the static curve at equal acceptance, and the area that each dominates."""
+    """Return each rule's quality minus that of the static curve at equal acceptance, and the area that each rule dominates."""
     every = {name: curve(results, name, head) for name, head in {**heads, static: None}.items()}
     plane = joint(results, [cell for cells in every.values() for cell in cells])
     comparison: dict[str, Any] = {}
@@ -166,7 +166,7 @@ def write(
     results: Sequence[tuple[str | Mapping[str, str], sdbench.Results]],
     comparison: Mapping[str, Any],
 ) -> None:
-    """Write the table, the comparisons and the planes. One label names the draft, or one for each model."""
+    """Write the table, the comparisons and the planes. The label of `results` names the draft, or the draft of each model."""
     out.mkdir(parents=True, exist_ok=True)
     frames = []
     for label, records in results:
@@ -214,7 +214,7 @@ def head_of(pair: str, task: str, name: str, words: Sequence[str], steps: str, r
 
 
 def from_swaps(pair: str, task: str, runs: Path) -> Path:
-    """Return a head whose w is high where accepting a wrong draft lowers the score: a judge with the opposite sign."""
+    """Return a head whose w is high where accepting a wrong draft lowers the score; it is a judge with the opposite sign."""
     folder = runs / "judges" / f"{pair}-{task}-predicting"
     trained("judge", folder, CARD, f"model={pair}", f"task={task}", "features=[draft_hidden,target_hidden]")
     judge = Head.load(str(folder), "judge")
@@ -266,12 +266,12 @@ def judge(pair: str, task: str, n: str, steps: str, runs: Path, out: Path) -> No
 
 @dataclass(frozen=True)
 class Arm:
-    """A draft with the static ensemble at each w, or the published head with the pair's own draft."""
+    """One arm of the comparison: a draft with the static ensemble at each w, or the published head with the pair's own draft."""
 
     label: str
     seconds: int  # of training
     cells: Sequence[str]
-    lossless: str  # the cell of w = 1 of the same draft
+    lossless: str  # the cell with the same draft at w = 1
     by_w: Mapping[float, str] | None  # None: a head's curve of offsets
 
     def measure(self, plane: Resampled) -> dict[str, Any]:
@@ -314,7 +314,7 @@ def arms_of(results: sdbench.Results, head: str, seconds: Mapping[str, int]) -> 
 
 
 def draw_arms(plane: Resampled, arms: Sequence[Arm], out: Path, name: str) -> None:
-    """Write the figure of quality against acceptance, a line an arm."""
+    """Write the figure of quality against acceptance, with a line per arm."""
     with house_style():
         figure, (axis,) = panels(height=2.7)
         for arm in arms:
@@ -333,7 +333,7 @@ def drafted_by(content: Mapping[str, Any]) -> str:
 
 
 def prices(plane: Resampled, cells: Mapping[float, str]) -> dict[str, Any]:
-    """Return for each w its acceptance, and the gain in acceptance and the loss of quality against w = 1 of the same draft."""
+    """Return for each w its acceptance, and the gain in acceptance and loss of quality relative to w = 1 with the same draft."""
     strict, out = plane.cells.index(cells[1]), {}
     for w, cell in sorted(cells.items(), reverse=True):
         at = plane.cells.index(cell)
@@ -349,7 +349,8 @@ def prices(plane: Resampled, cells: Mapping[float, str]) -> dict[str, Any]:
 def within(plane: Resampled, cells: Sequence[str], strict: str) -> list[float]:
     """Return the largest acceptance at which a curve, with straight lines between its cells, loses at most LOST against `strict`.
 
-    `strict` is the lossless cell of the same draft. Those of all drafts have the target's distribution and differ by chance.
+    `strict` is the lossless cell of the same draft. The lossless cells of all drafts have the same distribution, the target's; they
+    differ only by chance.
     """
     own, base = plane.of(cells), plane.of([strict])
     draws = [reached(x, y, floor) for x, y, floor in zip(own.xs, own.ys, base.ys[:, 0] - LOST, strict=True)]

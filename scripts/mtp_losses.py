@@ -1,12 +1,12 @@
-"""results/drafters/losses.md: the layer of drafter=mtp trained with three losses at equal steps, beside one that was not trained.
+"""results/drafters/losses.md: the layer of drafter=mtp trained with three losses for equally many steps, and one without training.
 
     python scripts/mtp_losses.py [losses=forward_kl,tv,overlap] [steps=200] [temperatures=0,1] [n=100] [records=results]
                                  [out=results/drafters]
 
 For each loss `python -m sdbench.train mtp`, then lossless decoding with the trained layer, on llama-tiny and gsm8k-tiny.
-*Untrained* is one step at a learning rate of 1e-9: the target's last layer over a random projection of the embedding. Results of
-training and decoding stay in `records`: after an interruption the same command continues. `out` gets losses.csv, a row per loss,
-temperature and position, and losses.md with the differences from the untrained layer, paired by example.
+*Untrained* is trained for one step at a learning rate of 1e-9, so it is still the target's last layer over a random projection of
+the embedding. Results of training and decoding are kept in `records`: after an interruption the same command continues. `out` gets
+losses.csv, a row per loss, temperature and position, and losses.md, the differences from the untrained layer, paired by example.
 """
 
 import json
@@ -43,7 +43,7 @@ NUM_DRAFT = 5
 
 
 def train(loss: str, steps: str, records: Path) -> Path:
-    """Return the folder of the head, trained if it does not exist yet."""
+    """Return the folder of the head; train it if it does not exist yet."""
     out = records / "drafters" / "losses" / (loss if loss == UNTRAINED else f"{loss}-{steps}")
     if not (out / CARD).exists():
         how = ["steps=1", "rate=1e-9", "rows=40"] if loss == UNTRAINED else [f"loss={loss}", f"steps={steps}"]

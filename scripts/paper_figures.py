@@ -1,9 +1,9 @@
-"""The DIVERSED paper's tables and figures from records, beside the published numbers.
+"""The DIVERSED paper's tables and figures from records, next to the published numbers.
 
     python scripts/paper_figures.py results/NAME [results/OTHER …] [--out figures]
 
-A folder of results folders stands for all folders in it. Only records are read: no model, no torch. The configurations
-`experiment=diversed-…` create the records.
+A folder that contains results folders stands for all of them. Only records are read; neither a model nor torch is loaded. The
+experiments `experiment=diversed-…` create the records.
 """
 
 import sys

@@ -4,13 +4,13 @@
                                    [engines=llamacpp,native,native-packed,vllm] [parts=texts,audit,speed] [lengths=2,4,8,16]
                                    [p_mins=0.5,0.75,0.9] [threads=1] [n=164] [runs=results/real-engines] [out=results/real]
 
-`texts`: the target alone, the draft alone and lossless decoding at each draft length at T = 0; of llama.cpp also at each
-p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users where the engine is a server; it keeps 4 slots.
-`audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. The draft
-lengths of the other engines are the same; python= is that of scripts/vllm_env, and its target= and draft= are folders.
-Records stay in `runs`, which holds one pair: run it again after an interruption, and only what is missing is decoded. The tables
-show the runs in `runs`, the rows that `out` has of engines without records there, and what lacks texts of n=, speed or audit; a
-table with rows of another pair, by the names of the files, is refused.
+`texts`: the target alone, the draft alone and lossless decoding at each draft length at T = 0; with llama.cpp also at each
+p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users if the engine is a server, which keeps 4 slots.
+`audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. All engines have
+the same draft lengths. For vllm, python= is the interpreter of scripts/vllm_env, and target= and draft= are folders. Records are
+kept in `runs`, which holds one pair: run the command again after an interruption, and only what is missing is decoded. The tables
+show the runs in `runs`, the rows in `out` of engines without records there, and the settings that still lack texts of n=, speed or
+audit. A table with rows of another pair, by the names of the files, is refused.
 """
 
 import json
@@ -39,7 +39,7 @@ from sdbench.words import choose, exit_on_mistake, parse_words
 
 AUDIT = {"n": 2, "samples": 400, "max_new_tokens": 8, "task.stop": "[]", "temperature": 1}
 DTYPE = "bfloat16"
-AUDIT_TV = 0.15  # that 800 texts of a few prompts can show in prefixes of two tokens
+AUDIT_TV = 0.15  # total variation that 800 texts of a few prompts can show in prefixes of two tokens
 VERDICTS = {0: "sound", 1: "violated", 3: "too few texts"}
 DEFAULTS = {
     "target": "",
@@ -59,7 +59,7 @@ DEFAULTS = {
 
 
 def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
-    """The words of a run that choose its engine."""
+    """Return the options of a run that choose its engine."""
     threads = options["threads"]
     if engine == "llamacpp":
         return ["engine=llamacpp", f"engine.binary={options['binary']}", f"engine.args.threads={threads}"]
@@ -76,12 +76,12 @@ def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
 
 
 def folder_name(engine: str, options: Mapping[str, str]) -> str:
-    """Runs with another number of threads have records of their own."""
+    """Return the name of an engine's folder of records; runs with another number of threads have a separate folder."""
     return engine if options["threads"] == "1" else f"{engine}-{options['threads']}-threads"
 
 
 def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list[str]]:
-    """The words of each run of a part; all runs of an engine share its records, the audit's apart."""
+    """Yield the options of each run of a part; all runs of an engine share its records, except those of the audit."""
     pair = [f"model.target={options['target']}", f"model.draft={options['draft']}", "model.name=pair", "verifier=exact"]
     task = ["task=humaneval", "task.protocol=lm-eval", f"task.data={options['data']}", "report=off"]
     shared = [*pair, *task, *engine_words(engine, options), f"results={options['runs']}"]
@@ -93,7 +93,7 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
             f"num_draft={AUDIT_LENGTH}",
             *(f"{k}={v}" for k, v in AUDIT.items()),
             *(["engine.request.cache_prompt=true"] if engine == "llamacpp" else []),  # 400 texts follow each prompt
-            *(["engine.plugin=true"] if engine == "vllm" else []),  # without it the CPU build is refused at T = 1
+            *(["engine.plugin=true"] if engine == "vllm" else []),  # sdbench refuses the CPU build at T = 1 without it
         ]
         return
     shared += [f"name={folder_name(engine, options)}", f"n={options['n']}", "temperature=0"]
@@ -107,7 +107,7 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
 
 
 def measure(options: Mapping[str, str], engines: Sequence[str], parts: Sequence[str]) -> None:
-    """Complete the records of these parts; the first run that fails ends the script."""
+    """Decode what the records of these parts lack; the first run that fails ends the script."""
     env = os.environ | {"OMP_NUM_THREADS": options["threads"]}
     for engine in engines:
         for part in parts:
@@ -118,7 +118,7 @@ def measure(options: Mapping[str, str], engines: Sequence[str], parts: Sequence[
 
 
 def refuse_other_pair(engine: str, options: Mapping[str, str]) -> None:
-    """ValueError if the records of an engine are those of another target or draft than the options name."""
+    """Raise ValueError if the records of an engine are of another target or draft than the options name."""
     for end in ("", "-audit"):
         folder = Path(options["runs"]) / f"{folder_name(engine, options)}{end}"
         configs = read(folder).configs.values() if (folder / "records").is_dir() else ()
@@ -129,7 +129,7 @@ def refuse_other_pair(engine: str, options: Mapping[str, str]) -> None:
 
 
 def refuse_two_pairs(folder: Path, results: Results) -> None:
-    """ValueError if a folder holds records of two targets or drafts: its rows and verdicts would be mixed."""
+    """Raise ValueError if a folder holds records of two targets or drafts, because their rows and verdicts would be mixed."""
     for role in ("target", "draft"):
         column = results.cells.get(f"checkpoint_{role}", pd.Series(dtype=object))
         if len(names := sorted(column.dropna().unique())) > 1:
@@ -155,8 +155,8 @@ def pair_of_records(options: Mapping[str, str]) -> str | None:
 
 
 def run_to_its_end(command: list[str], env: Mapping[str, str]) -> None:
-    """Run a command; a CalledProcessError if it fails. An interrupted one gets the time to write what it has decoded."""
-    process = subprocess.Popen(command, env=env, start_new_session=True)  # Ctrl-C reaches it through this process, once
+    """Run a command; CalledProcessError if it fails. After an interruption, wait until it has written what it decoded."""
+    process = subprocess.Popen(command, env=env, start_new_session=True)  # Ctrl-C reaches it only once, from here
     try:
         code = process.wait()
     except KeyboardInterrupt:
@@ -192,7 +192,7 @@ def audit(engine: str, options: Mapping[str, str]) -> None:
 
 
 def weights_of(engine: str, cell: Mapping[str, Any]) -> str | None:
-    """What an engine multiplies by: llama.cpp takes the file's own weights; None if the records do not say."""
+    """Return the weights that an engine multiplies by (llama.cpp uses the file's own); None if the records do not tell."""
     settings = settings_of(cell)
     if engine == "llamacpp":
         return settings["weights"]
@@ -203,7 +203,7 @@ def weights_of(engine: str, cell: Mapping[str, Any]) -> str | None:
 
 
 def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
-    """A row for each cell of an engine's records; null where the engine does not report it, or it was not measured."""
+    """Return a row for each cell of an engine's records; values that were not reported by the engine or not measured are null."""
     cells = {cell["cell"]: cell for cell in results.cells.to_dict("records")}
     followed = against_greedy(results).groupby("cell")["is_same"].agg(["sum", "size"])
     loads = (
@@ -214,7 +214,7 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
     days = pd.to_datetime(results.timings.groupby("cell")["started_at"].max(), unit="s").dt.strftime("%Y-%m-%d")
     for cell in table[table["n"].notna()].to_dict(
         "records"
-    ):  # transformers' own generation is timed beside ours, not scored
+    ):  # transformers' own generation is timed but has no scores
         key, name = cell["cell"], cell["verifier"]
         p_min = ((cells[key]["content"].get("engine") or {}).get("speculative") or {}).get("spec_draft_p_min")
         is_pair = name == "lossless"
@@ -244,9 +244,9 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
 
 
 def write(options: Mapping[str, str]) -> None:
-    """Write engines.csv and engines.md to `out` from the records in `runs`; a ValueError where neither has any row.
+    """Write engines.csv and engines.md to `out` from the records in `runs`; ValueError if neither folder has a row.
 
-    An engine without records there keeps its rows of the engines.csv in `out`, whose records may lie on another machine.
+    An engine without records in `runs` keeps its rows of engines.csv; its records may be on another machine.
     """
     runs, path, pair = Path(options["runs"]), Path(options["out"]) / "engines.csv", pair_of_records(options)
     kept = real_pair.rows_of(path, pair)
@@ -266,7 +266,7 @@ def write(options: Mapping[str, str]) -> None:
             tables.append(pd.DataFrame(rows_of(engine, results)).assign(threads=threads, pair=pair))
     table = pd.concat([rows.astype(object) for rows in tables if len(rows)], ignore_index=True).infer_objects()
     table["audit"] = table["audit"].astype(object)
-    for engine in ENGINES:  # an audit has records of its own: it is shown with rows that were measured elsewhere, too
+    for engine in ENGINES:  # an audit has separate records, so it is also shown with rows that were measured elsewhere
         file = runs / f"{folder_name(engine, options)}-audit" / "audit.json"
         verdicts = json.loads(file.read_text()) if file.exists() else {}
         is_plain = (table["verifier"] == "target") | (

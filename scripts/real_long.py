@@ -1,15 +1,15 @@
-"""Do long prompts and long answers of real checkpoints come out right? Greedy texts, compared with one forward without a cache.
+"""Are texts right after long prompts, and long answers? Greedy texts of real checkpoints are compared with one uncached forward.
 
     python scripts/real_long.py TARGET [DRAFT] [prompt=4096] [tokens=8192] [texts=2] [num_draft=15] [dtype=bfloat16] \\
         [packed=false] [out=results/real]
 
 Prompts are parts of this project's documentation. Every text has the full length. Without a DRAFT, `drafter=lookup` drafts: a
 greedy text of a small model repeats itself, so most drafts are kept. With packed=true the engine multiplies by packed copies of
-the weights, as by model.packed=true. Each text is then scored by transformers in one forward:
-`off_argmax` counts tokens that are not the likeliest there. `margin` is the largest distance of a text's logits from the best one,
-and `explained` the largest margin that rounding explains in this text and dtype; both are those of the text with the largest
-margin − explained. `out` gets long.csv, a row per pair and length. The exit status is 1 if a text has another length or that
-margin is larger than explained.
+the weights, as with model.packed=true. Each text is then scored by transformers in one forward pass: `off_argmax` counts tokens
+that are not the likeliest in it. `margin` is the largest distance of a token's logit from the best one in a text, and `explained`
+the largest margin that rounding explains in this text and dtype; both are shown for the text with the largest margin − explained.
+`out` gets long.csv, a row per pair and length. The exit status is 1 if a text has another length, or if that margin is larger than
+explained.
 """
 
 import sys
@@ -43,7 +43,7 @@ OPTIONS = {
     "out": "results/real",
 }
 WRITTEN_EVERY_S = 30
-AT_ONCE = 512  # positions whose logits are in memory; of the last ones it is measured how far logits move by rounding
+AT_ONCE = 512  # positions whose logits are in memory at a time; rounding is measured at the last of them
 
 
 def prompts_of(tokenizer: Any, count: int, length: int) -> list[list[int]]:
@@ -64,7 +64,7 @@ def reference_logits(model: Any, prompt: list[int], answer: list[int]) -> Iterat
 
 @torch.inference_mode()
 def compare(engine: Engine, model: Any, prompt: list[int], answer: list[int], width: int) -> tuple[Tensor, float]:
-    """Return how far each token's logit is below the best one, and what rounding explains of that."""
+    """Return by how much each token's logit is below the best one, and the largest difference that rounding explains."""
     below, logits = [], torch.empty(0)
     for logits, ids in zip(reference_logits(model, prompt, answer), torch.tensor(answer).split(AT_ONCE), strict=True):
         below.append(logits.amax(-1) - logits.gather(1, ids[:, None])[:, 0])
@@ -76,13 +76,13 @@ def compare(engine: Engine, model: Any, prompt: list[int], answer: list[int], wi
 
 
 def worst_of(compared: Sequence[tuple[Tensor, float]]) -> tuple[float, float]:
-    """Return margin and explained of the text whose margin exceeds what rounding explains in it by most."""
+    """Return margin and explained of the text with the largest difference of the two."""
     margins = [(float(below.max()), explained) for below, explained in compared]
     return max(margins, key=lambda text: text[0] - text[1])
 
 
 def progress(wanted: int) -> Callable[[Sequence[int]], bool]:
-    """Return a stop test that stops no text: every 30 seconds it writes how many tokens all texts have."""
+    """Return a stop test that stops no text; every 30 seconds it prints how many tokens all texts have."""
     begun = written = time.perf_counter()
     tokens = 0
 

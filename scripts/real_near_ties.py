@@ -1,10 +1,10 @@
-"""Are the lossless texts that differ from the target's own near-ties? From the records of a run at T = 0 and its target.
+"""Do near-ties explain the lossless texts that differ from the target's? Reads the records of a run at T = 0, and its target.
 
     python scripts/real_near_ties.py FOLDER TARGET [dtype=bfloat16] [out=near_ties.csv]
 
 For each text that differs: its first different token, the difference of the target's logits of the two tokens there in float32
 (`gap`), and how much logits of this text change in the run's dtype between a block of tokens and single tokens (`rounding`). A gap
-of at most twice that is explained by rounding; the exit status is 1 if a gap is larger. A run may have several lossless settings,
+of at most twice `rounding` is explained by it; the exit status is 1 if a gap is larger. The run may have several lossless settings,
 and may be of another engine. No text is written.
 """
 
@@ -25,13 +25,13 @@ from sdbench.lm.rounding import rounding_of
 from sdbench.metrics.divergence import common_prefix
 from sdbench.words import exit_on_mistake, parse_words
 
-BEHIND = 48  # tokens of a text that rounding is measured on
+BEHIND = 48  # number of tokens on which rounding is measured
 DEFAULTS = {"out": "near_ties.csv", "dtype": "bfloat16"}
 COLUMNS = ["example", "num_draft", "token", "rounding", "gap", "gap_of_best_two"]
 
 
 def differing(folder: Path) -> pd.DataFrame:
-    """Return the target's and the lossless ids of each text that differs, with its prompt, of all lossless settings."""
+    """Return the target's and the lossless ids of each text that differs, with its prompt, for all lossless settings."""
     results = sdbench.read(folder)
     keys = ["example", "sample"]
     by_cell = {

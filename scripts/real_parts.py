@@ -1,7 +1,7 @@
 """Divide the records of a real run into the parts that results/real shows: w, other rules, draft lengths, drafters, their prices,
 latency, a learned weight.
 
-One folder of records holds them all, so that their baselines are decoded once.
+All parts are in one folder of records, so that their baselines are decoded once.
 """
 
 import re
@@ -14,17 +14,17 @@ import pandas as pd
 from sdbench.metrics.cells import table_of
 from sdbench.records import Results
 
-PAIR = "qwen-coder-small"  # its folders begin with the task, those of other models with the model
+PAIR = "qwen-coder-small"  # names of its folders begin with the task, those of other models with the model
 TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
 PARTS = ("", "rules", "learned", "lengths", "drafters", "prices", "latency", "assisted", "packed", "float32")
-TIMED = ("latency", "assisted", "packed", "float32")  # parts with only the times of few texts
-NAMED = (*TIMED, "learned")  # parts that have all cells of records whose names end so
+TIMED = ("latency", "assisted", "packed", "float32")  # parts that have only times, of few texts
+NAMED = (*TIMED, "learned")  # parts that have all cells of records with this ending in their name
 OF_DRAFTERS = ("drafters", "prices")
 CHAT = "chat"  # a task's usual prompt as a chat turn
-FORMS = ("evalplus", "plan", "lighteval", CHAT)  # protocols and forms beside a task's usual one
+FORMS = ("evalplus", "plan", "lighteval", CHAT)  # protocols and forms besides a task's usual one
 NUM_DRAFT = 5
 MARGINS = (5.0, 2.0)  # points of quality that a setting to ship may lose
-WEIGHT = 0.7  # of the ensemble, beside which other rules stand
+WEIGHT = 0.7  # of the ensemble that other rules are compared with
 FRAMES = ("cells", "generations", "rounds", "tokens", "ids", "timings", "loads", "open_loads", "pooled")
 FOLDER = re.compile(
     rf"(?:(?P<model>.+)-)?(?P<task>{'|'.join(TASKS)})(?:-(?P<form>{'|'.join(FORMS)}))?"
@@ -52,21 +52,21 @@ class RealFolder:
 
     @property
     def title(self) -> str:
-        """Such as "wmt, T = 1"."""
+        """The title, such as "wmt, T = 1"."""
         model = f"{self.model}, " if self.model else ""
         form = f" ({self.form})" if self.form else ""
         return f"{model}{self.task}{form}" + (f", T = {self.temperature}" if self.temperature else "")
 
     @property
     def order(self) -> tuple[object, ...]:
-        """What folders are sorted by."""
+        """The key by which folders are sorted."""
         return self.temperature, self.model, bool(self.form), TASKS.index(self.task), PARTS.index(self.part)
 
 
 def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
-    """Yield each part that the records hold, by the folder it goes to. Records called …-latency, …-assisted, …-packed or …-float32
-    are of few texts: only the times of their settings are shown. Those called …-learned are a part of their own, too, and
-    those called …-chat have the usual prompt of a task as a chat turn.
+    """Yield each part of the records with the folder that it goes to. Records called …-latency, …-assisted, …-packed or …-float32
+    are of few texts, so only the times of their settings are shown. Records called …-learned are also one part, and those called
+    …-chat have a task's usual prompt as a chat turn.
     """
     named = next((part for part in NAMED if results.name.endswith(f"-{part}")), None)
     cells = table_of(results.cells)
@@ -95,7 +95,7 @@ def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
 
 
 def own_draft(results: Results) -> str | None:
-    """Return what a draft is that was made of the target; None for a draft that was trained from the start."""
+    """Return the kind of a draft that was built from the target; None for a draft that was trained from scratch."""
     model = results.config.get("model")
     if not isinstance(model, dict) or not model.get("draft"):
         return None
@@ -107,7 +107,7 @@ def own_draft(results: Results) -> str | None:
 
 
 def select(results: Results, keys: list[str], *, is_shared: bool) -> Results:
-    """Return the records of some cells; `is_shared`: only of examples that all of them have."""
+    """Return the records of some cells; `is_shared`: only those of examples that all these cells have."""
     generations = results.generations[results.generations["cell"].isin(keys)]
     num_cells = generations.groupby("example")["cell"].nunique()
     examples = num_cells.index[num_cells == len(keys)] if is_shared else num_cells.index
@@ -136,7 +136,7 @@ def _swept(cells: pd.DataFrame) -> list[str]:
 
 
 def _rules(cells: pd.DataFrame) -> list[str]:
-    """Other rules than those that drafters are compared with; lossless and one ensemble stand beside them."""
+    """Return the rules other than those used to compare drafters, and lossless and one ensemble for comparison."""
     with_model = _with_draft_model(cells) & (cells["num_draft"] == NUM_DRAFT)
     is_beside = (cells["verifier"] == "lossless") | ((cells["verifier"] == "ensemble") & (cells["w"] == WEIGHT))
     other = with_model & ~cells["verifier"].isin(["lossless", "ensemble"])
@@ -160,20 +160,20 @@ def _of_drafters(cells: pd.DataFrame) -> list[str]:
 
 
 def _drafters(cells: pd.DataFrame) -> list[str]:
-    """What drafters emit and what they cost in quality. A run that timed them is one of few short texts: see `_prices`."""
+    """Return the cells that show what drafters emit and cost in quality. Timed runs have few short texts and are in `_prices`."""
     chosen = _of_drafters(cells)
     return [] if cells["is_timed"][chosen].any() else chosen
 
 
 def _prices(cells: pd.DataFrame) -> list[str]:
-    """What drafters cost in time, beside the target alone."""
+    """Return the cells that show the time of drafters, and the target alone."""
     chosen = _of_drafters(cells)
     is_target = cells["verifier"] == "target"
     return cells.index[(is_target | cells.index.isin(chosen)) & cells["is_timed"]].tolist() if chosen else []
 
 
 def _latency(cells: pd.DataFrame) -> list[str]:
-    """What was timed."""
+    """Return the cells that were timed."""
     return cells.index[cells["is_timed"]].tolist()
 
 

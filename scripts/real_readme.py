@@ -90,7 +90,7 @@ LEARNED = """\
 other rows ([wmt-head](wmt-head)); the offset is added to the logit of w.
 
 """
-# Part -> the parts that its sentence on all tasks together is of: passes without other options, or with the same.
+# Part -> the parts that its sentence about all tasks pools: passes without further options, or with the same ones.
 POOLED = {"assisted": ("assisted", "latency"), "packed": ("packed",), "float32": ("float32",)}
 BEFORE = {
     "learned": LEARNED,
@@ -103,7 +103,7 @@ BEFORE = {
 
 
 def row_of(folder: Path) -> list[str]:
-    """Return the row of a task in README.md's table; times are of its latency part where that has the setting."""
+    """Return the row of a task in README.md's table; times are from its latency part if that has the setting."""
     summary, decisions = pd.read_csv(folder / "summary.csv"), pd.read_csv(folder / "decisions.csv")
     points = 100 if summary["quality"].max() <= 1 else 1
     is_weight = (summary["verifier"] == "ensemble") & (summary["w"] == 0.7)
@@ -129,7 +129,7 @@ def row_of(folder: Path) -> list[str]:
 
 
 def rows_of_settings(folder: Path) -> list[list[str]]:
-    """Return a row of README.md for each setting that drafts; the loss is against lossless decoding that drafts alike."""
+    """Return a row of README.md for each setting that drafts; the loss is relative to lossless decoding with the same drafting."""
     summary, place = pd.read_csv(folder / "summary.csv"), RealFolder.of(folder.name)
     points = 100 if summary["quality"].max() <= 1 else 1
     lines = []
@@ -148,7 +148,7 @@ def rows_of_settings(folder: Path) -> list[list[str]]:
 
 
 def rows_of_prices(folder: Path) -> list[list[str]]:
-    """Return a row of README.md for each drafter that was timed, losslessly, the fastest first."""
+    """Return a row of README.md for each drafter that was timed with the lossless rule, the fastest first."""
     summary, place = pd.read_csv(folder / "summary.csv"), RealFolder.of(folder.name)
     summary = summary[summary["verifier"] == "lossless"].sort_values("speedup", ascending=False)
     lines = []
@@ -175,12 +175,12 @@ def rows_of_latency(folder: Path) -> list[list[str]]:
 
 
 def timed_name(row: Mapping[str, Any]) -> str:
-    """Such as "ensemble w=0.7 K=5", as decisions.csv calls a setting."""
+    """Return the name of a setting as in decisions.csv, such as "ensemble w=0.7 K=5"."""
     return " ".join(filter(None, [row["verifier"], setting_of(row), f"K={row['num_draft']:g}"]))
 
 
 def latencies_of(folder: Path) -> dict[str, str]:
-    """How much sooner an answer comes with each setting that the task's latency part has."""
+    """Return how much sooner an answer comes with each setting in the task's latency part."""
     path = folder.with_name(f"{folder.name}-latency") / "summary.csv"
     rows = pd.read_csv(path).to_dict("records") if path.exists() else []
     return {timed_name(row): format_interval(estimate_of(row, "sooner"), 2) for row in rows}
@@ -196,7 +196,9 @@ TABLES = {
 
 
 def pooled_over_assisted(folders: Sequence[Path]) -> str:
-    """Say how much sooner answers of lossless decoding come than assisted generate's with as many drafts, on all tasks together."""
+    """Return a sentence: how much sooner answers of lossless decoding come than those of assisted generate with as many drafts, on
+    all tasks together.
+    """
     pairs = []
     for folder in folders:
         times = pd.read_csv(folder / "times.csv")
@@ -214,7 +216,7 @@ def pooled_over_assisted(folders: Sequence[Path]) -> str:
 
 
 def draw_tasks(folders: Sequence[Path]) -> Figure:
-    """Draw a panel a task: how the score of each w differs from lossless decoding, against acceptance."""
+    """Draw a panel per task: the difference in score of each w from lossless decoding, against acceptance."""
     columns = min(3, len(folders))
     figure, axes = panels(columns, -(-len(folders) // columns), width=PAGE, height=2.2)
     for axis, folder in zip(axes, folders, strict=False):

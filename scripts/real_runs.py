@@ -1,21 +1,22 @@
-"""results/real/runs.md: does the command do with a real pair what it promises? Memory, a kill, a second dtype and what it prints.
+"""results/real/runs.md: does `python -m sdbench` keep its promises with a real pair? Memory, a kill, a second dtype, its estimates.
 
     python scripts/real_runs.py TARGET DRAFT data=humaneval.jsonl [parts=memory,kill,lines] [rows=1,8,32] [temperatures=0,1]
                                 [dtype=bfloat16] [n=3] [tokens=48] [runs=FOLDER] [out=results/real]
 
-TARGET and DRAFT are GGUF files or folders; each figure is of whole commands, `python -m sdbench`, in processes of their own.
+TARGET and DRAFT are GGUF files or folders; each figure is measured on whole commands, `python -m sdbench`, in separate processes.
 
-- memory: for each of `rows` and `temperatures` (1 with top_p=.95), what --plan says for a batch of so many rows, and the
-  peak of the run's memory beyond that of a run of a toy pair, which imports the same libraries. With weights in `dtype` as they
-  are, and with model.packed=true.
-- kill: a run of n problems is killed (SIGKILL) when its first texts are recorded, and the same command continues; then the
-  same in float32 in the same folder. Its records must equal those of an undisturbed folder, texts and counts, and its page must
+- memory: for each of `rows` and `temperatures` (1 with top_p=.95), the memory that --plan states for a batch of so many rows, and
+  the peak of the run's memory minus that of a run of a toy pair, which imports the same libraries. With plain weights in `dtype`,
+  and with model.packed=true.
+- kill: a run of n problems is killed (SIGKILL) when its first texts are recorded, and the same command continues; then the same is
+  done in float32 in the same folder. The records must equal those of an undisturbed folder, in texts and counts, and the page must
   name both dtypes.
-- lines: when a run of LINES prints its first line, and how far its "s left" are from what it then took, from the tenth text to ten
-  seconds before its end.
+- lines: when a run of LINES prints its first line, and by which factor its "s left" differ from the time that the rest then took,
+  from the tenth text to ten seconds before its end.
 
-`runs` keeps the records, and must be empty or new: a run that finds its texts decodes none. `out` gets runs.csv and runs.md; rows
-of parts that are not measured stay, and rows of another pair are refused. The exit status is 1 if a figure misses its bound.
+`runs` keeps the records, and must be empty or new, because a run that finds its texts decodes none. `out` gets runs.csv and
+runs.md; rows of parts that are not measured are kept, and rows of another pair are refused. The exit status is 1 if a figure misses
+its bound.
 """
 
 import os
@@ -52,19 +53,19 @@ DEFAULTS = {
     "out": "results/real",
 }
 DTYPES = ("bfloat16", "float32")
-BOUND = 0.15  # of the planned memory
+BOUND = 0.15  # largest deviation, as a share of the planned memory
 GIB = 2**30
 PLANNED = re.compile(r"memory: ([\d.]+) GiB of weights \+ ([\d.]+) of keys and values \+ ([\d.]+) of distributions")
 LINES: dict[str, object] = {"n": 16, "max_new_tokens": 256}  # answers of different lengths
 FIRST_LINE_S, FACTOR = 10, 2  # bounds of the first line and of "s left"
-LEAST_TEXTS, LEAST_LEFT_S = 10, 10  # an estimate before so many texts, or nearer to the end, is not judged
+LEAST_TEXTS, LEAST_LEFT_S = 10, 10  # estimates before so many texts, or with fewer seconds left, are not judged
 PROGRESS = re.compile(r"decoding: (\d+)/(\d+) in ([\d.]+) s(?:.*?, (\d+) s left)?")
 COLUMNS = ("what", "wanted", "measured", "is_met")
 
 
 @dataclass(frozen=True)
 class Pair:
-    """The words that all commands share, and what follows from them."""
+    """The options that all commands share, and what follows from them."""
 
     target: str
     draft: str
@@ -98,7 +99,7 @@ class Row:
 
 
 def run(command: list[str]) -> tuple[str, int]:
-    """Run a command to its end; return its output and its peak of memory in bytes. A RuntimeError if it fails."""
+    """Run a command to its end; return its output and its peak of memory in bytes. RuntimeError if it fails."""
     with tempfile.TemporaryFile("w+") as output:
         process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT)
         _, status, usage = os.wait4(process.pid, 0)
@@ -131,7 +132,9 @@ def memory(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
 
 
 def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
-    """Yield how a killed run's records compare with an undisturbed one's, in one dtype and then in another in the same folder."""
+    """Yield how the records of a killed run compare with those of an undisturbed one, for one dtype, then another in the same
+    folder.
+    """
     from tests.records.equality import RESUMED, assert_same_records
 
     num, killed, undisturbed = int(options["n"]), folder / "killed", folder / "undisturbed"
@@ -162,7 +165,7 @@ def kill(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
 
 
 def lines(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
-    """Yield when the first line came, and the estimate of the seconds left that is furthest from what they were."""
+    """Yield when the first line was printed, and the estimate of the seconds left that was most wrong."""
     started_s, first_s, printed = time.monotonic(), float("nan"), []
     command = pair.command(folder / "lines", dtype=options["dtype"], **LINES)
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
@@ -181,7 +184,7 @@ def lines(pair: Pair, folder: Path, options: dict[str, str]) -> Iterator[Row]:
 
 
 def factors_of(text: str) -> list[float]:
-    """Return for each estimate that is judged the factor, at least 1, between it and the seconds that were left."""
+    """Return for each estimate that is judged the factor, at least 1, between it and the seconds that were really left."""
     lines_of_run = [tuple(float(x or 0) for x in match) for match in PROGRESS.findall(text)]
     end_s = lines_of_run[-1][2] if lines_of_run else 0.0
     judged = [
@@ -194,7 +197,7 @@ def factors_of(text: str) -> list[float]:
 
 
 def num_texts(folder: Path) -> int:
-    """Return how many texts all parts of the records hold, one that was written twice counted twice."""
+    """Return how many texts all parts of the records hold; a text that was written twice counts twice."""
     import pyarrow.parquet as pq
 
     parts = (folder / "pair-humaneval" / "records").glob("generations-*.parquet")
@@ -205,7 +208,7 @@ PARTS = {"memory": memory, "kill": kill, "lines": lines}
 
 
 def write(out: Path, rows: list[Row], pair: str) -> None:
-    """Add rows of a pair to those of `out`; one of the same name is replaced, where it stands."""
+    """Add rows of a pair to those of `out`; a row with the same name is replaced in its position."""
     path, table = out / "runs.csv", pd.DataFrame([vars(row) for row in rows], columns=COLUMNS).assign(pair=pair)
     if len(others := real_pair.rows_of(path, pair)):
         table = pd.concat([others, table])

@@ -3,13 +3,13 @@
     python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,rounds,recorded,context,packed]
                                  [dtype=bfloat16] [threads=1] [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
 
-TARGET and DRAFT are GGUF files or folders. The texts are pieces of 128 tokens of HumanEval's prompts, one after another. Part
-`forwards` divides whole calls without measures by their model forwards, made again without the engine; `rounds` divides rounds,
-without measures and with all of them, as a run makes them, by the forwards in them. `recorded` compares steps that are traced (as
-those of narrow models are) with steps that run eagerly (as those of models of this size do), `context` pieces of 4,000 tokens with
-pieces of 500, and `packed` packed weights (model.packed=true) with weights as they are. What is compared takes turns in one
-process, on a machine where nothing else runs; a figure is the median of ratios with their smallest and largest, after one warm-up.
-`out` gets speed.csv and speed.md; figures of other parts that are there stay.
+TARGET and DRAFT are GGUF files or folders. The texts are successive pieces of 128 tokens of HumanEval's prompts. Part `forwards`
+divides the time of whole calls without measures by that of their model forwards, repeated without the engine; `rounds` divides the
+time of rounds, without measures and with all measures of a run, by that of the forwards in them. `recorded` compares steps that are
+traced (the default of narrow models) with steps that run eagerly (the default at this size), `context` pieces of 4,000 tokens with
+pieces of 500, and `packed` packed weights (model.packed=true) with plain weights. The ways that are compared take turns in one
+process, on a machine where nothing else runs; a figure is the median of ratios, with their smallest and largest, after a warm-up.
+`out` gets speed.csv and speed.md; figures of other parts in them are kept.
 """
 
 import sys
@@ -52,8 +52,8 @@ ROUNDS = {"a token of the target alone": 0, "a lossless round of 5 drafts": 5}
 
 
 def over_generate(bench: Bench) -> Iterator[Figure]:
-    """Yield tokens per second divided by those of transformers' loop. Batch 1 is compared by a latency pass
-    (`timing.assisted=true`), over more texts than would be decoded here.
+    """Yield tokens per second divided by those of transformers' loop. Batch 1 is not measured here: a latency pass with
+    `timing.assisted=true` compares it, over more texts.
     """
     many, few = bench.prompts(bench.sweep, PROMPT), bench.prompts(2, PROMPT)
     yield bench.rival(
@@ -64,7 +64,7 @@ def over_generate(bench: Bench) -> Iterator[Figure]:
 
 
 def settings(bench: Bench, measure: bool) -> Iterator[tuple[str, list[list[int]], dict[str, Any]]]:
-    """Yield name, texts and options of calls with all measures, as a run makes them, or none: one text and 32, at T = 0 and 1."""
+    """Yield name, texts and options of calls with all measures of a run, or with none: one text and 32, at T = 0 and 1."""
     single, texts = bench.prompts(1, PROMPT), bench.prompts(32, PROMPT // 2)
     kind = "all measures" if measure else "no measures"
     for temperature, more in enumerate((GREEDY, {})):
@@ -81,7 +81,7 @@ def over_forwards(bench: Bench) -> Iterator[Figure]:
 def over_its_forwards(bench: Bench) -> Iterator[Figure]:
     """Yield the time of rounds divided by that of the model forwards in them, in the same calls.
 
-    Prompts are read outside rounds. Unlike `over_forwards` this needs no second run, whose time the machine may change.
+    Prompts are read outside rounds. Unlike `over_forwards` this needs no second run, during which the machine's speed may change.
     """
     for name, texts, more in chain(settings(bench, measure=False), settings(bench, measure=True)):
         more |= {"capture": "off"}
@@ -97,7 +97,7 @@ def over_its_forwards(bench: Bench) -> Iterator[Figure]:
 
 
 def rounds_of(calls: Iterable[Call]) -> list[tuple[float, float]]:
-    """Return for each round its seconds and those of the models in it. A call follows the calls within it."""
+    """Return for each round its seconds and those of the models in it. In `calls`, a call follows the calls within it."""
     rounds, models_s = [], 0.0
     for call in calls:
         if call.phase == "round":
@@ -119,7 +119,7 @@ def recorded_over_eager(bench: Bench) -> Iterator[Figure]:
 def costs(engine: Engine, texts: list[list[int]], num_draft: int, new: int) -> tuple[float, float]:
     """Return the seconds of a prefill and of a round, for texts decoded losslessly at T = 0 in one batch.
 
-    Timed in parts, so that no round reads a prompt.
+    Timing is split into parts, so that no round reads a prompt.
     """
     options: dict[str, Any] = {
         "num_draft": num_draft,
@@ -148,7 +148,7 @@ def long_over_short(bench: Bench, length: int) -> Iterator[Figure]:
 
 
 def packed_over_plain(bench: Bench) -> Iterator[Figure]:
-    """Yield the time of a prefill and of a round with packed weights divided by that with the weights as they are."""
+    """Yield the time of a prefill and of a round with packed weights divided by that with plain weights."""
     plain, packed = (Engine(bench.target, bench.draft, capture="off", packed=packed) for packed in (False, True))
     turns = bench.warm_ups + bench.repeats
     for num_rows in (1, 16):
@@ -177,7 +177,7 @@ def load(target: str, draft: str, data: str, given: dict[str, str]) -> Bench:
 
 
 def held_figures(out: Path, about: str) -> dict[str, Figure]:
-    """Return the figures that `out` has, by name; a ValueError if they are of another pair or of other options."""
+    """Return the figures in `out`, by name; ValueError if they are of another pair or of other options."""
     file, page = out / "speed.csv", out / "speed.md"
     if not file.exists():
         return {}
@@ -188,7 +188,7 @@ def held_figures(out: Path, about: str) -> dict[str, Figure]:
 
 
 def write(out: Path, about: str, figures: Collection[Figure]) -> None:
-    """Write speed.csv and speed.md, after each figure, so that a part that is stopped keeps what it has."""
+    """Write speed.csv and speed.md. This is called after each figure, so that a part that is stopped keeps its figures."""
     table = pd.DataFrame([asdict(figure) for figure in figures])
     table.to_csv(out / "speed.csv", index=False, float_format="%.6g")
     lines = ["# The speed of the engine with a real pair", "", about, "", HEAD, *(figure.row for figure in figures), ""]

@@ -3,15 +3,15 @@
     python scripts/real_tables.py FOLDER [FOLDER …] [out=results/real] [add=false]
     python scripts/real_tables.py [out=results/real]               # rewrites README.md from the committed tables
 
-A FOLDER holds the records of one pair and task, of one or several of `experiment=real-…`, finished or not. `out` gets folders
-called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w, and as parts `rules`, `lengths`, `drafters`, `prices`
-and, of records called …-learned, …-latency, …-assisted, …-packed and …-float32, a part of that name. Files are summary.csv (a row
-per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no text) and, at
-T = 0, equal_texts.csv; of `packed` and `float32`, and with assisted generation, also times.csv (seconds by example, for each draft
-length of one latency pass); for drafters also drafters.csv, if the run noted shared tokens or counts; for a sweep of w also
-decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of cells, of
-drafters and in times.csv of draft lengths that the records do not hold stay in these tables, except in equal_texts.csv, whose names
-are those of one run.
+A FOLDER holds the records of one pair and task, from one or several of `experiment=real-…`, finished or not. `out` gets folders
+called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w; the parts `rules`, `lengths`, `drafters` and `prices`; and
+for records called …-learned, …-latency, …-assisted, …-packed or …-float32 a part of that name. Files are summary.csv (a row per
+cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no text) and, at T = 0,
+equal_texts.csv. `packed`, `float32` and parts with assisted generation also have times.csv (seconds by example, for each draft
+length of one latency pass); drafters also have drafters.csv, if the run noted shared tokens or counts; a sweep of w also has
+decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of cells and
+drafters that the records do not hold are kept, as are rows of draft lengths in times.csv, but not those of equal_texts.csv, whose
+names are valid within one run.
 README.md has a row for each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters
 under each rule.
 """
@@ -43,18 +43,18 @@ from sdbench.report.figures.style import house_style, save
 from sdbench.report.sweep import sweeps_of
 from sdbench.words import exit_on_mistake, parse_words
 
-KEYS = {  # of the settings or drafters in each table that add=true joins
+KEYS = {  # columns that identify a setting or drafter, for each table that add=true joins
     "summary.csv": ["cell"],
     "metrics.csv": ["cell"],
     "scores.parquet": ["cell"],
-    "times.csv": ["num_draft"],  # settings of one draft length are of one pass
+    "times.csv": ["num_draft"],  # all settings with the same draft length are from one pass
     "drafters.csv": ["drafter"],
 }
 SHARED, COUNTED = ("shared_tokens", "target_tokens"), ("blocks", "offered", "lost", "text_s")  # of drafters.csv
 
 
 def decision(weighed: Weighed, advice: Advice, summary: pd.DataFrame) -> dict[str, object]:
-    """Return a row of decisions.csv: the setting that is safe and fastest, by the clock or else by the model, and what it costs."""
+    """Return a row of decisions.csv: the fastest safe setting, by measured or else by modelled speed, and what it costs."""
     safe = [test for test in advice.tests if test.is_safe(advice.margin)]
     best = next((test for test in safe if test.cell == advice.cell), None) or fastest(weighed, safe)
     row: dict[str, object] = {"margin": advice.margin, "kind": advice.kind, "text": advice.text}
@@ -76,7 +76,7 @@ def decision(weighed: Weighed, advice: Advice, summary: pd.DataFrame) -> dict[st
 
 
 def add_sooner(summary: pd.DataFrame, results: Results) -> pd.DataFrame:
-    """Return the summary with `sooner`: seconds per answer of lossless decoding, with as many drafts, over those of a setting."""
+    """Return the summary with `sooner`: seconds per answer of lossless decoding, with as many drafts, divided by a setting's."""
     passes, cells = Passes.of(results.timings), table_of(results.cells)
     drafting = summary["cell"][(summary["num_draft"] > 0) & (summary["verifier"] != "lossless")]
     bases = {key: base for key in drafting if (base := reference(cells, key, "lossless"))}
@@ -87,8 +87,8 @@ def add_sooner(summary: pd.DataFrame, results: Results) -> pd.DataFrame:
 def times_of(results: Results) -> pd.DataFrame:
     """Return a row for each setting and example that were timed together: tokens, and seconds with the prompt; repeats averaged.
 
-    Settings of one draft length are of one pass: the newest with both lossless decoding and assisted generation; if there is none,
-    the newest with lossless decoding, or with the target alone.
+    Settings with the same draft length are from one pass: the newest with both lossless decoding and assisted generation; if there
+    is none, the newest with lossless decoding, or with the target alone.
     """
     passes, key = Passes.of(results.timings), ["verifier", "w", "num_draft"]
     settings = results.timings.drop_duplicates("cell").set_index("cell")[key]
@@ -103,8 +103,8 @@ def times_of(results: Results) -> pd.DataFrame:
 
 
 def facts_of_drafters(results: Results) -> pd.DataFrame:
-    """Return a row a drafter of which jobs noted tokens in common with the draft, or counts, which are summed over jobs: what an
-    interrupted job decoded in vain is among them.
+    """Return a row for each drafter for which jobs noted the tokens shared with the draft, or counts. Counts are summed over jobs
+    and include what an interrupted job decoded in vain.
     """
     rows: dict[str, dict[str, float]] = {}
     for provenance in results.provenance.values():
@@ -141,7 +141,7 @@ def write_table(path: Path, rows: pd.DataFrame) -> None:
 
 
 def join(held: pd.DataFrame, new: pd.DataFrame, keys: list[str]) -> pd.DataFrame:
-    """Return the rows of both; where both have rows with the same `keys`, the new ones."""
+    """Return the rows of both tables; of rows with the same `keys`, only the new ones."""
     held_keys, new_keys = (pd.MultiIndex.from_frame(rows[keys].fillna(-1)) for rows in (held, new))
     return pd.concat([held[~held_keys.isin(new_keys)], new])
 

@@ -1,11 +1,11 @@
-"""Are greedy texts of real checkpoints those of transformers' own `generate`? In float32, on five prompts for each model.
+"""Do greedy texts of real checkpoints equal those of transformers' own `generate`? In float32, on five prompts for each model.
 
     python scripts/real_texts.py CHECKPOINT [CHECKPOINT …] [tokens=48] [out=results/real]
 
-A checkpoint is a GGUF file, a folder or an id of the hub. Each model decodes the prompts by `generate`, by the engine alone, and
-by the engine with itself as draft (lossless, where every draft should be kept), all prompts in a batch and one at a time, where the
-first round reads the prompt. The last prompt is longer than Gemma 3's windows.
-`out` gets texts.md, a row per model. The exit status is 1 if a text differs.
+A checkpoint is a GGUF file, a folder or an id of the hub. Each model decodes the prompts by `generate`, by the engine without a
+draft, and by the engine with itself as draft (lossless; every draft should be kept). The engine decodes all prompts in a batch, and
+one at a time, when the first round reads the prompt. The last prompt is longer than Gemma 3's sliding windows. `out` gets texts.md,
+a row per model. The exit status is 1 if a text differs.
 """
 
 import sys

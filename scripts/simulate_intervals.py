@@ -2,9 +2,9 @@
 
     python scripts/simulate_intervals.py [runs=1000] [n=60,100,200,500,1000] [out=results/statistics]
 
-Writes means.json and means.md: every law of `interval_laws` at n = 60 … 1,000, by every method of `interval_rivals` and by
+Writes means.json and means.md: every distribution of `interval_laws` at n = 60 … 1,000, by every method of `interval_rivals` and by
 sdbench's own (`sdbench/metrics/stats/`), which combines two of them. A recommendation is tested by Gaffke's limit alone. From
-n = 500 on only these and Student's t are computed: the others are slow, and methods differ at small n.
+n = 500 on only these two and Student's t are computed, because the others are slow, and methods differ mainly at small n.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from sdbench.words import exit_on_mistake, parse_words
 
 Array = NDArray[np.float64]
 OWN = "sdbench"
-TEST = "Gaffke"  # the limit that a recommendation is tested with
-SMALL = 200  # up to here every rival is tried
+TEST = "Gaffke"  # the limit with which a recommendation is tested
+SMALL = 200  # largest n at which every method is computed
 DEFAULTS = {"runs": "1000", "n": ",".join(map(str, SIZES)), "out": "results/statistics"}
 PARTS = ("Student's t", "studentised bootstrap", TEST)
 LEVEL = 0.95
@@ -42,7 +42,7 @@ LISTED += tuple(
 
 @dataclass(frozen=True)
 class Row:
-    """One method on one law: how often the truth lay below and above its limits, and its width over Student's."""
+    """A method on a distribution: how often the truth was below and above its limits, and its width divided by Student's."""
 
     law: str
     kind: str
@@ -68,7 +68,7 @@ def rows_of(law: Law, n: int, runs: int) -> list[Row]:
 
 
 def mixed(values: Array, dense: Limits, honest: Limits) -> Limits:
-    """Return what `mean_limits` returns, from its two parts, which are computed once because they are also compared."""
+    """Return what `mean_limits` returns, from its two parts. These are passed in because they are also compared separately."""
     share = density(values)
     low, high = (share * a + (1 - share) * b for a, b in zip(dense, honest, strict=True))
     return low, high
@@ -109,7 +109,7 @@ def by_method(kind: str, rows: Sequence[Row]) -> list[str]:
     lines = [f"## {kind.capitalize()}", "", *heading(head)]
     for method in (*RIVALS, OWN):
         chosen = [row for row in rows if row.method == method]
-        if not chosen:  # it is tried at small n alone
+        if not chosen:  # this method is computed only at small n
             continue
         covers, widths = [row.coverage for row in chosen], [row.width for row in chosen if row.width == row.width]
         cells = [f"{max(row.below_low for row in chosen):.1%}", f"{min(covers):.1%}", f"{max(covers):.1%}"]
@@ -178,7 +178,7 @@ def main(arguments: Sequence[str]) -> None:
     with exit_on_mistake("simulate_intervals", __doc__, arguments):
         options = DEFAULTS | dict(parse_words(arguments, DEFAULTS).options)
         runs, out, sizes = int(options["runs"]), Path(options["out"]), [int(n) for n in options["n"].split(",")]
-    resample.ONE_THREAD = 10**8  # many columns at once: a product of a few rows would read them all again
+    resample.ONE_THREAD = 10**8  # many columns at once, because each product of a few rows would read all of them again
     rows = []
     for n in sizes:
         for law in laws():

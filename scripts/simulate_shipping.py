@@ -1,11 +1,11 @@
-"""Estimate how often a report proves one of several settings faster than lossless although none is.
+"""Estimate how often a report calls one of several settings proven faster than lossless, although none is.
 
     python scripts/simulate_shipping.py [runs=8000] [settings=1,3,9,20] [texts=8,30] [out=results/statistics]
 
 Writes shipping.json and shipping.md. Each run times equally many texts with lossless decoding and with every setting, all with the
-same distribution of seconds per token: lengths of 60 to 200 tokens, texts that differ in difficulty by 20 % and timings by 10 %.
-A setting is proven faster as in a report: by the intervals of `sdbench/metrics/stats/`, in tokens per second and in the time of an
-answer, and by Holm's method over all settings.
+same distribution of seconds per token: lengths of 60 to 200 tokens, texts that differ in difficulty by 20 %, and timings that
+differ by 10 %. As in a report, a setting is proven faster by the intervals of `sdbench/metrics/stats/`, both in tokens per second
+and in the time of an answer, and by Holm's method over all settings.
 """
 
 import json
@@ -33,7 +33,7 @@ IN_WORDS = dict(enumerate(("zero", "one", "two", "three", "four", "five", "six",
 
 
 def shipped_by_mistake(*, runs: int, settings: int, n: int = 8, seed: int = 0) -> float:
-    """Return the share of runs that prove any of several settings faster, none of which is, timed on the same n texts."""
+    """Return the share of runs that prove any of several settings faster although none is, timed on the same n texts."""
     rng, wrong = np.random.default_rng(seed), 0
     tests = [Comparison(str(i), "ensemble", f"w={i}", 5, SAFE, 0.0, -0.1, 0.0) for i in range(settings)]
     sweep = ("m", "t", "m on t", Metric("rougeL", "points"))

@@ -3,10 +3,11 @@
     python scripts/tiers_speeds.py [n=200] [timed=32] [repeats=2] [temperature=0] [records=results] [out=results/drafters]
 
 Two tiers are llama-tiny's draft model and target, with the lossless rule, the ensemble at several w and typical acceptance. Three
-are `drafter=tiers` at several thresholds with `verifier=sure`: what the slim verifier is sure of, the target does not judge. All
-solve word problems of gsm8k-tiny and are timed at batch 1; nothing else may run on the machine. For each setting of three tiers the
-script takes the fastest setting of two that solves at least as many problems, and gives the ratio of speed-ups with an interval
-over texts. Records stay in `records`: after an interruption the same command continues. `out` gets tiers.csv and tiers.md.
+tiers are `drafter=tiers` at several thresholds with `verifier=sure`, where the target does not judge tokens of which the slim
+verifier is sure. All solve word problems of gsm8k-tiny and are timed at batch 1; nothing else may run on the machine. For each
+setting of three tiers the script takes the fastest setting of two tiers that solves at least as many problems, and reports the
+ratio of the speed-ups with an interval over texts. Records are kept in `records`: after an interruption the same command continues.
+`out` gets tiers.csv and tiers.md.
 """
 
 import sys
@@ -56,7 +57,7 @@ RIVAL_HEAD = ["three tiers", "best of two that solves as many", "its speed over 
 
 
 def decode(options: dict[str, str], name: str, *words: str) -> Results:
-    """Return the records of a run of either kind; only what is missing is decoded and timed."""
+    """Return the records of a run; only what is missing is decoded and timed."""
     given = [f"{key}={options[key]}" for key in ("n", "temperature")]
     given += [f"timing.examples={options['timed']}", f"timing.repeats={options['repeats']}", "timing.cells=20"]
     sdbench_command(*PAIR, *words, *given, f"results={options['records']}", f"name={name}", "report=off")
@@ -75,7 +76,7 @@ def settings_of(results: Results, drafter: str) -> pd.DataFrame:
 
 
 class Settings:
-    """Settings of two and three tiers: scores by problem, and times by text beside those of the target alone."""
+    """Settings of two and three tiers: scores by problem, and times by text together with those of the target alone."""
 
     def __init__(self) -> None:
         self.rows: list[pd.DataFrame] = []
@@ -95,7 +96,7 @@ class Settings:
         self.rows.append(rows.assign(num_tiers=num_tiers).reindex(columns=COLUMNS))
 
     def table(self) -> pd.DataFrame:
-        """Return all settings; those of three tiers with the best of two."""
+        """Return all settings; each setting of three tiers is listed with the best comparable setting of two."""
         table = pd.concat(self.rows, ignore_index=True)
         rivals = [self._rival(row, table) if row["num_tiers"] == 3 else {} for _, row in table.iterrows()]
         return table.join(pd.DataFrame(rivals, index=table.index).reindex(columns=RIVAL))
@@ -111,7 +112,7 @@ class Settings:
 
 
 def speed_over(times: pd.DataFrame, rival: pd.DataFrame) -> Any:
-    """Return the ratio of two speed-ups, each over the target alone in its own pass, with an interval over the texts of both."""
+    """Return the ratio of two speed-ups, each relative to the target alone in the same pass, with an interval over common texts."""
     names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
     both = pd.concat([times[names], rival[names]], axis=1, join="inner")
     return rates_interval(both.to_numpy(np.float64), (1, -1, -1, 1, -1, 1, 1, -1))

@@ -1,14 +1,14 @@
-"""Train one of the tiny pairs that ship with the package from scratch: in two processes on a CPU, in one on a GPU.
+"""Train from scratch one of the tiny pairs that ship with the package: in two processes on a CPU, in one on a GPU.
 
     python scripts/train_tiny.py [pair=llama-tiny] [OPTION=VALUE ...]
 
 pair=NAME       llama-tiny, qwen-tiny or gemma-tiny                      (llama-tiny)
 out=FOLDER      gets target/, draft/ and training.json                   (trained/PAIR)
 role=A,B        target, draft or both                                    (target,draft)
-start=FOLDER    has target/ with the weights of the plain phases: training begins with the first phase in a voice
+start=FOLDER    has target/ with the weights after the plain phases: training begins with the first phase that has a voice
 exits=STEPS     train the pair's target this many steps further with losses at every second layer (LayerSkip), as
                 drafter=early-exit needs; out gets target/, for model.target=FOLDER. Not with role=, start= or seed=
-seed=N          other first weights and rows, under the same tokenizer
+seed=N          other initial weights and rows, with the same tokenizer
 
 A training that was interrupted continues when the same command is run again.
 """
@@ -35,7 +35,7 @@ DEFAULTS = {
 
 
 def main(words: Sequence[str]) -> None:
-    """Start the ranks, or run as one of them."""
+    """Start the training processes (ranks), or run as one of them."""
     with exit_on_mistake("train_tiny", __doc__, words):
         options = parse_words(words, DEFAULTS).options
         name, seed = options.get("pair", DEFAULTS["pair"]), options.get("seed")

@@ -1,10 +1,10 @@
-"""How the vllm scripts start vLLM's CPU build for a tiny pair: a small cache, float32 as in the native engine, no capture."""
+"""How the vllm scripts start vLLM's CPU build for a tiny pair: with a small cache, in float32 like the native engine, eagerly."""
 
 from collections.abc import Mapping
 
 CPU = {"VLLM_CPU_KVCACHE_SPACE": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "HF_HUB_OFFLINE": "1"}
 ARGS = {"dtype": "float32", "max_model_len": 1024, "enforce_eager": True}
-SERVER = (  # the same as words of a run
+SERVER = (  # the same, as options of a run
     *(f"engine.args.{name}={str(value).lower()}" for name, value in ARGS.items()),
     *(f"engine.env.{name}={value}" for name, value in CPU.items()),
 )

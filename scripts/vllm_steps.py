@@ -2,9 +2,10 @@
 
     python scripts/vllm_steps.py TARGET DRAFT PROMPTS.json REPEATS    # needs an interpreter with vLLM
 
-Prints one JSON object: of each setting the pairs (plug-in, vLLM) of a block's median step. Blocks take turns in one process, whose
-`rejection_sample` is exchanged. A step is all that the engine does for a batch of eight: schedule, read, verify, draft, return.
-Both use the plug-in's `expand_batch_to_tokens`: vLLM's own returns uninitialised memory on a CPU; temperature 0 calls neither.
+Prints one JSON object: for each setting, pairs (plug-in, vLLM) of the median seconds of a step in a block. Blocks take turns in one
+process, in which `rejection_sample` is exchanged. A step is everything that the engine does for a batch of eight: schedule, read,
+verify, draft, return. Both use the plug-in's `expand_batch_to_tokens`, because vLLM's own returns uninitialised memory on a CPU; at
+temperature 0 neither is called.
 """
 
 import json

@@ -3,14 +3,14 @@
     python scripts/vllm_tables.py python=.venv-vllm/bin/python [pair=llama-tiny] [tasks=gsm8k-tiny,wmt-tiny]
                                   [temperatures=0,1] [n=500] [samples=1] [runs=results/vllm-runs] [out=results/vllm]
 
-`samples` is the number of texts per prompt at temperature 1; further ones in the records are counted too.
-Both engines decode each task at each temperature: the target alone, the draft alone, the lossless rule, and the ensemble at five
-w (`greedy=mixture`, as in the earlier tables). Records stay in `runs`: run it again after an interruption,
-and only what is missing is decoded. `out` gets the files to commit: summary.csv of each run, and comparison.csv with a row for
-each cell and measure: both values, and the difference vLLM − native with its 95 % interval, by example. Where a measure has a
-margin, `is_equivalent` says whether two one-sided tests at 5 % place the difference within it. A server's first token comes from
-its prefill, while the native engine drafts it: `acceptance_behind_first` leaves it out of both. At temperature 0 `equal_texts` has
-the number of texts that both decoded (`native`) and of those that are equal (`vllm`), in the cells without random draws.
+`samples` is the number of texts per prompt at temperature 1; if the records hold more, all are used. Both engines decode each task
+at each temperature: the target alone, the draft alone, the lossless rule, and the ensemble at five w (`greedy=mixture`, as in the
+earlier tables). Records are kept in `runs`: run the command again after an interruption, and only what is missing is decoded. `out`
+gets the files to commit: summary.csv of each run, and comparison.csv with a row for each cell and measure: both values, and the
+difference vLLM − native with its 95 % interval, by example. If a measure has a margin, `is_equivalent` tells whether two one-sided
+tests at 5 % place the difference within it. A server's first token comes from its prefill, while the native engine drafts it, so
+`acceptance_behind_first` leaves the first token out of both. At temperature 0 `equal_texts` has the number of texts that both
+decoded (`native`) and the number of equal texts (`vllm`), in the cells without random draws.
 """
 
 import subprocess
@@ -41,9 +41,9 @@ RATES = {  # measure: numerator, denominator
     "block_acceptance": ("accepted", "drafted"),
     "tokens_per_round": ("tokens", "rounds"),
 }
-MARGINS = {"acceptance": 0.03, "acceptance_behind_first": 0.03}  # within which two engines count as equal
+MARGINS = {"acceptance": 0.03, "acceptance_behind_first": 0.03}  # differences up to which engines count as equivalent
 MARGIN = 6.0  # of quality, in points of 100
-TOST = 0.9  # two one-sided tests at 5 %: the interval at 90 % lies within the margin
+TOST = 0.9  # two one-sided tests at 5 % pass if the interval at 90 % lies within the margin
 DEFAULTS = {
     "python": "",
     "pair": "llama-tiny",
@@ -118,7 +118,7 @@ def judged(cells: Sequence[pd.DataFrame], keys: Sequence[str], frames: Sequence[
 
 
 def equal_texts(frames: Sequence[pd.DataFrame]) -> dict[str, Any]:
-    """Return the number of texts, and how many of them are equal."""
+    """Return the number of texts that both decoded, and how many of them are equal."""
     first, second = (one.set_index(["example", "sample"])["text"] for one in frames)
     both = first.index.intersection(second.index)
     num_equal = int((first.loc[both] == second.loc[both]).sum())
@@ -126,7 +126,7 @@ def equal_texts(frames: Sequence[pd.DataFrame]) -> dict[str, Any]:
 
 
 def settings_of(table: pd.DataFrame) -> list[tuple[dict[str, Any], str]]:
-    """Return the labels of each setting with its cell; the lossless cell is w = 1 of the ensemble too."""
+    """Return the labels of each setting with its cell; the lossless cell is also listed as w = 1 of the ensemble."""
     settings = []
     for key, row in table.iterrows():
         labels = {name: row[name] for name in ("verifier", "w", "num_draft", "temperature")}
@@ -158,7 +158,7 @@ def compare(native: Results, vllm: Results) -> pd.DataFrame:
 
 
 def decode(name: str, n: str, runs: Path, *words: str) -> Results:
-    """Complete a run's records and return them; an error of the run ends this script."""
+    """Decode what a run's records lack, and return them; an error of the run ends this script."""
     own = [f"n={n}", f"results={runs}", f"name={name}", "timing=off", "report=off"]
     subprocess.run([sys.executable, "-m", "sdbench", *own, *words], check=True)
     return read(runs / name)

@@ -4,9 +4,9 @@
                                  [records=results] [out=results/zoo]
     python scripts/zoo_tables.py runs=none [out=results/zoo]      # rewrites figures and README from the committed csv files
 
-Each run is `experiment=zoo` (T = 1) or `zoo-greedy` (T = 0) of one pair and task, timing included. Records stay in `records`: run
-the command again after an interruption, and only what is missing is decoded. `out` gets a folder for each run: a row per cell
-(summary.csv), the fronts, whether time fell with acceptance, retentions, and figures; README.md has a table and a figure of each.
+Each run is `experiment=zoo` (T = 1) or `zoo-greedy` (T = 0) of one pair and task, timing included. Records are kept in `records`:
+run the command again after an interruption, and only what is missing is decoded. `out` gets a folder for each run: a row per cell
+(summary.csv), the fronts, whether time fell with acceptance, retentions, and figures. README.md has a table and a figure per run.
 """
 
 import re
@@ -46,7 +46,7 @@ CELLS[6:6] = [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high
 MARGIN = 5  # points
 NUM_COLOURED = 6
 MARKER = "<!-- written by `python scripts/zoo_tables.py` from here on -->"
-KEPT = 0.979  # a retention of the kind that is quoted without an interval
+KEPT = 0.979  # an example of a retention that is quoted without an interval
 NEAR = 0.01
 
 
@@ -74,14 +74,14 @@ def points_of(summary: pd.DataFrame) -> int:
 
 
 def with_strict_ends(summary: pd.DataFrame) -> pd.DataFrame:
-    """Add the lossless row again under the name of the rule whose strict setting it is, as "ensemble w=1"."""
+    """Add a copy of the lossless row for each rule whose strict setting it is, under that rule's name, as "ensemble w=1"."""
     lossless = summary[summary["also"].notna()]
     names = lossless["also"].astype(str).str.extract(r"^(?P<verifier>\S+) (?P<knob>\w+)=(?P<value>[\d.]+)$")
     return pd.concat([summary, lossless.assign(**names.astype({"value": float}))], ignore_index=True)
 
 
 def settings_within(summary: pd.DataFrame, margin: float = MARGIN) -> pd.DataFrame:
-    """Return for each rule the setting with most tokens per round whose interval excludes a loss of the margin, best first."""
+    """Return for each rule, best first, the setting with most tokens per round whose interval excludes a loss of the margin."""
     points = points_of(summary)
     rules = with_strict_ends(summary[~summary["verifier"].isin(["target", "draft", "generate"])])
     for column in ("difference", "difference_low", "difference_high"):
@@ -148,7 +148,7 @@ def draw_rules(summary: pd.DataFrame, title: str) -> Figure:
     low, high = axes.get_ylim()
     height = high
     for y, x, rule, colour in sorted(ends, reverse=True):
-        height = min(y, height - (high - low) / 18)  # one name below the other
+        height = min(y, height - (high - low) / 18)  # names are placed below each other
         arrow = {"arrowstyle": "-", "color": colour, "lw": 0.6}
         label = {
             "xytext": (1.02, height),
@@ -175,7 +175,7 @@ def text_of(folder: Path) -> str:
         ]
         parts += [table_of(pd.read_csv(run / "summary.csv")), ""]
     curves = pd.concat(pd.read_csv(run / "order.csv") for run in runs)
-    is_alike = (curves["pairs"] == 0) & (curves["timed"] > 1)  # tables of before call these "one point" too
+    is_alike = (curves["pairs"] == 0) & (curves["timed"] > 1)  # older tables call these "one point" too
     orders = curves["monotone"].mask(is_alike, "acceptances alike").value_counts()
     counted = ", ".join(f"{answer}: {orders[answer]}" for answer in sorted(orders.index))
     kept = pd.concat(pd.read_csv(run / "retention.csv") for run in runs)
@@ -202,7 +202,7 @@ def title_of(run: Path) -> str:
 
 
 def redraw(folder: Path) -> None:
-    """Make the figures of rules and the lower part of README.md from the csv files."""
+    """Write the figures of rules and the generated part of README.md from the csv files."""
     for path in folder.glob("*/summary.csv"):
         with house_style():
             save(draw_rules(pd.read_csv(path), title_of(path.parent)), path.parent, "rules")
