@@ -214,7 +214,7 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
     days = pd.to_datetime(results.timings.groupby("cell")["started_at"].max(), unit="s").dt.strftime("%Y-%m-%d")
     for cell in table[table["n"].notna()].to_dict(
         "records"
-    ):  # transformers' own generation is timed but has no scores
+    ):  # transformers' own generation is timed together with ours, but has no scores
         key, name = cell["cell"], cell["verifier"]
         p_min = ((cells[key]["content"].get("engine") or {}).get("speculative") or {}).get("spec_draft_p_min")
         is_pair = name == "lossless"

@@ -1,8 +1,8 @@
-# Sourced by scripts/run and scripts/test: makes .venv once, installs the pinned dependencies, is silent when nothing changed.
-# sdbench_setup EXTRAS     EXTRAS: "" or a comma list of pyproject's extras
+# Sourced by scripts/run and scripts/test: creates .venv once and installs the pinned dependencies; silent if nothing has changed.
+# sdbench_setup EXTRAS     EXTRAS: "" or a comma-separated list of pyproject's extras
 #
 # PYTHON            the interpreter to build .venv from (default: the newest python3.1x on PATH, at least 3.11)
-# SDBENCH_PIP_ARGS  more arguments for pip, for example where another build of torch is to come from
+# SDBENCH_PIP_ARGS  more arguments for pip, for example an index with another build of torch
 set -euo pipefail
 SDBENCH_ROOT=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 SDBENCH_VENV=$SDBENCH_ROOT/.venv
@@ -30,7 +30,7 @@ sdbench_setup() {
     "$python" -c 'import venv, ensurepip' 2>/dev/null ||
       sdbench_fail "$python has no venv or ensurepip module; on Debian and Ubuntu: apt-get install python3-venv"
     "$python" -m venv "$SDBENCH_VENV" || sdbench_fail "could not make $SDBENCH_VENV"
-  elif ! "$SDBENCH_VENV/bin/python" -c 'import pip' >/dev/null 2>&1; then  # it was interrupted while it was made, or has none
+  elif ! "$SDBENCH_VENV/bin/python" -c 'import pip' >/dev/null 2>&1; then  # its creation was interrupted, or it has no pip
     "$SDBENCH_VENV/bin/python" -m ensurepip >/dev/null 2>&1 ||
       sdbench_fail "$SDBENCH_VENV has no pip: install it there, or remove the folder"
   fi

@@ -47,7 +47,7 @@ def build_paper(folders: Iterable[str | os.PathLike[str]], out: str | os.PathLik
 
 
 def folders_of(paths: Iterable[str | os.PathLike[str]]) -> list[Path]:
-    """Return results folders as they are; of any other folder the results folders right below it."""
+    """Return results folders as they are; for any other folder, the results folders directly below it."""
     folders: dict[Path, Path] = {}
     for path in map(Path, paths):
         pattern = "records" if (path / "records").is_dir() else "*/records"

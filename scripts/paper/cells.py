@@ -1,7 +1,7 @@
 """The cells in the tables and figures of DIVERSED (arXiv:2604.07622): which of them the records hold, and which are missing.
 
-The paper's learned head is the rule `diversed` at offset 0; its finetuned draft is the lossless rule with a distilled copy of the
-pair's draft, in the row of that pair. A tiny task (gsm8k-tiny for gsm8k) uses the same column, in the row of its own pair.
+The paper's learned head is the rule `diversed` at offset 0. Its finetuned draft is the lossless rule with a distilled copy of the
+pair's draft, and is in the row of that pair. A tiny task (gsm8k-tiny for gsm8k) uses the same column, in the row of its own pair.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from sdbench.metrics.columns import WEIGHT
 
 HERE = Path(__file__).parent
 TINY = "-tiny"
-LEARNED, FINETUNED = "diversed", "finetuned"  # the first is the name of its rule too
-PLAIN_DRAFTERS = (None, "model", {"name": "model"})  # the pair's draft, which always drafts as many tokens
-WS = (0.9, 0.7, 0.5, 0.3)  # of the sweep: what fits into a table
+LEARNED, FINETUNED = "diversed", "finetuned"  # the first is also the name of the rule
+PLAIN_DRAFTERS = (None, "model", {"name": "model"})  # the pair's draft with a constant draft length
+WS = (0.9, 0.7, 0.5, 0.3)  # the w of the sweep that a table shows
 TEXTS = tomllib.loads((HERE / "templates" / "texts.toml").read_text(encoding="utf-8"))
 METRICS: Mapping[str, str] = TEXTS["metrics"]
 TITLES: Mapping[str, tuple[str, str]] = {task: tuple(words) for task, words in TEXTS["tasks"].items()}
@@ -31,7 +31,7 @@ TITLES: Mapping[str, tuple[str, str]] = {task: tuple(words) for task, words in T
 
 @dataclass(frozen=True, slots=True)
 class Exhibit:
-    """A table or figure: configs/experiment/`experiment`.yaml makes its records."""
+    """A table or figure; configs/experiment/`experiment`.yaml creates its records."""
 
     name: str
     title: str
@@ -45,12 +45,12 @@ class Exhibit:
 
 
 class ExhibitRow(NamedTuple):
-    """A setting that a table or figure shows; 0 drafted for a model alone."""
+    """A setting that a table or figure shows; a model alone has a draft length of 0."""
 
     rule: str
     w: float | None
     num_draft: int
-    trained: str | None = None  # the task of its training; None: the column's own, where it has one
+    trained: str | None = None  # the task of its training, if any; None: the column's own task
 
     @property
     def name(self) -> str:
@@ -89,7 +89,7 @@ def base_of(task: str) -> str:
 
 
 def is_plain(cell: pd.Series) -> bool:
-    """Return whether it is a rule of the paper's tables: a baseline, or an ensemble as it is written there."""
+    """Return whether a cell's rule is in the paper's tables: a baseline, or an ensemble in the paper's form."""
     if cell["verifier"] not in ("ensemble", LEARNED):
         return cell["verifier"] in ("target", "draft", "lossless")
     wanted = {"knob_mix": "prob", "knob_greedy": "blend", "knob_offset": 0}
@@ -97,7 +97,7 @@ def is_plain(cell: pd.Series) -> bool:
 
 
 def distillation_of(cell: pd.Series) -> Mapping[str, Any] | None:
-    """Return for which pair and how a cell's draft was distilled; None for a draft that was not, or for another target."""
+    """Return how a cell's draft was distilled and for which pair; None if it was not distilled, or for another target."""
     metadata = (cell["content"] or {}).get("distilled")
     target = cell["checkpoint_target"] if cell["verifier"] != "draft" else None  # the draft alone has none
     return metadata if metadata and target in (None, metadata["target"]) else None
@@ -122,14 +122,14 @@ def labels_of(cell: pd.Series) -> dict[str, Any] | None:
 
 
 def only_distilled(cells: pd.DataFrame) -> set[str]:
-    """Return the names under which a folder holds a pair with a distilled draft alone: the rest of it is the pair's own."""
+    """Return the names under which a folder holds a pair with a distilled draft only; its other cells are the pair's own."""
     drafting = cells[cells["verifier"] != "target"]
     is_distilled = np.array([distillation_of(cell) is not None for _, cell in drafting.iterrows()], dtype=bool)
     return set(drafting.loc[is_distilled, "model"]) - set(drafting.loc[~is_distilled, "model"])
 
 
 def pairs_of(exhibit: Exhibit, cells: pd.DataFrame) -> list[str]:
-    """Return the pairs that were measured on one of its tasks, then the paper's own that were not."""
+    """Return the pairs that were measured on one of the exhibit's tasks, then those of the paper that were not."""
     measured = sorted(set(cells.loc[cells["base"].isin(exhibit.tasks), "model"]))
     return [*measured, *(model for model in exhibit.models if model not in measured)]
 
@@ -173,20 +173,20 @@ def missing(exhibit: Exhibit, cells: pd.DataFrame, configs: Mapping[str, Mapping
 
 
 def method_of(exhibit: Exhibit, row: ExhibitRow) -> str:
-    """Return the file in configs/method that makes it."""
+    """Return the name of the file in configs/method that measures a row."""
     head = "learned" if exhibit.heads == (None,) else "transfer"
     return {LEARNED: head, FINETUNED: "finetuned"}.get(row.rule, "static")
 
 
 def task_of(cells: pd.DataFrame, model: str, task: str) -> str:
-    """Return the task as this pair runs it: the tiny pairs know the tiny versions."""
+    """Return the task that this pair runs: for a tiny pair the tiny version."""
     tasks = cells.loc[cells["model"] == model, "task"]
     return task + TINY if len(tasks) and tasks.str.endswith(TINY).all() else task
 
 
 def command_of(exhibit: Exhibit, model: str, task: str, config: Mapping[str, Any], method: str = "") -> str:
-    """Return what to type to fill a pair and task (or several, joined by commas), all of it or one method; records that exist are
-    not made again.
+    """Return the command that measures a pair and task (or several, joined by commas), completely or for one method. It does not
+    repeat existing records.
     """
     program = ["python", "-m", "sdbench", *(["-m"] if "," in task else [])]
     chosen = [f"method={method}"] if method else []

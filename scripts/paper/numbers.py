@@ -1,8 +1,8 @@
 """The numbers of the paper's tasks in the records: a row per setting, in points of 100, all seeds of a setting together.
 
-Seeds are samples: an example's score is its mean over them, and the interval is by example. The smallest and the largest quality
-of a seed are given too. The rows of a pair, task and temperature agree in everything that the paper's settings do not vary
-(prompts, sampling, models, numerics, engine): `_column_of` chooses which records these are, and the others have no row.
+Seeds are treated as samples: an example's score is its mean over the seeds, and the interval is by example. The smallest and the
+largest quality of a single seed are also given. The rows of a pair, task and temperature agree in everything that the paper's
+settings do not vary (prompts, sampling, models, numerics, engine): `_column_of` selects these records, and others have no row.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ PUBLISHED_NUMBERS += ("max_new_tokens", "n")
 
 
 class _SeedRun(NamedTuple):
-    """A setting of one seed in one folder. `setting` is equal for its seeds; `facts` is what a column holds fixed."""
+    """A setting of one seed in one folder. `setting` is equal for all its seeds; `facts` are what a column holds fixed."""
 
     results: Results
     cells: pd.DataFrame
@@ -74,10 +74,10 @@ def measure_cells(results: Sequence[Results], **options: Any) -> pd.DataFrame:
 
 
 def _column_of(settings: Sequence[Setting]) -> list[Setting]:
-    """Return the settings that may stand in one column, the one that decides what they agree in first.
+    """Return the settings that can be in one column; the first of them decides the facts in which all agree.
 
-    The paper's own prompt is preferred, then sampling without top-k and top-p, then a rule that drafts, since it knows both models,
-    then the most texts. The key settles the rest, so that equal records give equal tables.
+    For the first, the paper's own prompt is preferred, then sampling without top-k and top-p, then a rule that drafts, since it
+    involves both models, then the most texts. Ties are broken by the key, so that equal records give equal tables.
     """
     agreeing = [[other for other in settings if _agree(setting[0].facts, other[0].facts)] for setting in settings]
 
@@ -91,7 +91,7 @@ def _column_of(settings: Sequence[Setting]) -> list[Setting]:
 
 
 def _agree(first: Mapping[str, Any], second: Mapping[str, Any]) -> bool:
-    """Return whether two cells have the same of everything that both know: the target alone knows no draft."""
+    """Return whether two cells agree in all facts that both have; the target alone, for example, has none about a draft."""
     return all(first[name] == second[name] for name in first.keys() & second.keys())
 
 
@@ -101,8 +101,8 @@ def _size_of(setting: Setting) -> int:
 
 
 def _lines_of(column: Sequence[Setting], options: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return a line for each row of a column: of several that differ in their training or version, what was trained at this
-    temperature, then what has more examples.
+    """Return a line for each row of a column. Of several settings that differ in training or version, one trained at this
+    temperature is preferred, then the one with more examples.
     """
 
     def rank(setting: Setting) -> tuple[Any, ...]:
@@ -127,7 +127,7 @@ def _rule_of(setting: Setting) -> str:
 
 
 def _options_of(cell: Mapping[Any, Any]) -> str:
-    """Return as text how the cells of a column were sampled, stored and run, where the records have it."""
+    """Return as text how the cells of a column were sampled, stored and run, as far as the records tell."""
     settings, engine = settings_of(cell), ((cell["content"] or {}).get("engine") or {}).get("name")
     warpers = [f"{name}={settings[name]:g}" for name in ("top_k", "top_p") if settings[name] is not None]
     return ", ".join(filter(None, [*warpers, settings["dtype"], settings["weights"], engine and f"engine={engine}"]))
@@ -149,8 +149,8 @@ def _runs_of(results: Results) -> list[_SeedRun]:
 
 
 def _facts_of(cell: pd.Series, labels: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what the cells of a column agree in: prompts, sampling, engine, and of each model that a cell reads the weights and
-    numerics. A finetuned draft replaces the weights of the pair's own.
+    """Return the facts in which the cells of a column agree: prompts, sampling, engine, and the weights and numerics of each model
+    that a cell reads. The weights of a finetuned draft are left out, because it replaces the pair's own.
     """
     content, distilled = cell["content"] or {}, distillation_of(cell)
     facts = {"task": labels["task"], "protocol": labels["protocol"], "prompts": str(cell["asked"])}
@@ -174,7 +174,7 @@ def _identity_of(cell: pd.Series) -> list[str]:
     content = {name: value for name, value in (cell["content"] or {}).items() if name != "seed"}
     checkpoints = [
         cell.get(f"checkpoint_{role}") for role in ("target", "draft")
-    ]  # NaN or None where a cell reads none
+    ]  # NaN or None for a model that a cell does not read
     known = [checkpoint if isinstance(checkpoint, str) else "" for checkpoint in checkpoints]
     return [str(cell["law"]), *known, json.dumps(content, sort_keys=True, default=str)]
 
@@ -223,10 +223,10 @@ def _speeds(run: _SeedRun, options: Mapping[str, Any]) -> dict[str, float]:
 
 
 def read_published() -> pd.DataFrame:
-    """Return a row a published number: acceptance on 0–1, quality in points of 100, NaN or "" where nothing was said.
+    """Return a row per published number: acceptance on 0–1, quality in points of 100, NaN or "" if nothing was published.
 
-    Numbers are shown beside ours and never joined to ours: nobody says what their "acceptance rate" counts. Where each comes from
-    and what is doubtful about it stands in published/README.md.
+    They are shown next to our numbers but never combined with them, because their "acceptance rate" is not defined. See
+    published/README.md for the source of each number and the doubts about it.
     """
     frame = pd.read_csv(HERE / "published" / "diversed.csv", dtype="str", keep_default_na=False)
     return frame.assign(**{name: pd.to_numeric(frame[name]) for name in PUBLISHED_NUMBERS})

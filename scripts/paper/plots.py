@@ -1,6 +1,6 @@
 """The paper's figures, as far as records exist: measured points with intervals, published ones hollow, with no lines between them.
 
-A panel without records says so and names the command that would fill it. All numbers are in points of 100.
+A panel without records says so and names the command that would create them. All numbers are in points of 100.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ METHOD_MARKS = {"sd": "D", "sd-finetuned": "s", "static": "o", "diversed": "*", 
 HEAD = "head trained on "
 BARS = {"linewidth": 0.8, "alpha": 0.55}
 RAMP = {None: INK, 0.9: "#08306b", 0.7: "#2171b5", 0.5: "#4a98c9", 0.3: "#94c4df"}
-TRAINED = {  # the published marks' shapes, filled
+TRAINED = {  # the shapes of the published marks, but filled
     LEARNED: (METHOD_MARKS["diversed"], RED, "learned head"),
     FINETUNED: (METHOD_MARKS["sd-finetuned"], GREEN, "lossless, finetuned draft"),
 }
@@ -49,8 +49,8 @@ MEASURED: str = TEXTS["legends"]["measured"]
 HEIGHT = 1.95
 TITLE_PAD = 9  # points: room for a command below a title
 Configs = Mapping[str, Mapping[str, Any]]  # pair -> its configuration, which names a pair without a file
-WIDTHS = {"panel": 34, "legend": 120}  # characters of a line of a command
-ACROSS = {  # quality is named by the task
+WIDTHS = {"panel": 34, "legend": 120}  # characters per line of a command
+ACROSS = {  # labels of measures; the label of quality depends on the task
     "acceptance": "acceptance, %",
     "block_acceptance": "block acceptance, %",
     "tokens_per_round": "tokens a round",
@@ -59,7 +59,7 @@ ACROSS = {  # quality is named by the task
 
 
 def curve(exhibit: Exhibit, cells: pd.DataFrame, published: pd.DataFrame, configs: Configs) -> Figure:
-    """Draw quality against acceptance, a row a pair and a column a task, published points in their own pair's panel."""
+    """Draw quality against acceptance, with a row per pair and a column per task; published points are in their pair's panel."""
     pairs, cells = pairs_of(exhibit, cells), in_percent(cells)
     figure, axes = panels(len(exhibit.tasks), len(pairs), width=PAGE, height=HEIGHT)
     table = published_of(exhibit, published)
@@ -85,7 +85,7 @@ def sweep_over_w(cells: pd.DataFrame, exhibit: Exhibit, model: str, task: str) -
 
 
 def draw_plane(axis: Axes, cells: pd.DataFrame, exhibit: Exhibit, model: str, task: str) -> None:
-    """Draw our curve with intervals, lossless on it, what was trained, and the models alone as lines across."""
+    """Draw our curve with intervals, including lossless, the trained settings, and the models alone as horizontal lines."""
     x, y = "acceptance", "quality"
     sweep = sweep_over_w(cells, exhibit, model, task)
     lossless = find(cells, exhibit, model, task, ExhibitRow("lossless", None, exhibit.num_drafts[0]))
@@ -111,11 +111,11 @@ def draw_plane(axis: Axes, cells: pd.DataFrame, exhibit: Exhibit, model: str, ta
         alone = find(cells, exhibit, model, task, ExhibitRow(name, None, 0))
         if alone is not None:
             look: dict[str, Any] = {"color": GREY, "linewidth": 0.8, "linestyle": style, "zorder": 1}
-            axis.axhline(float(alone[y]), label=f"{name} alone", **look)  # it accepts nothing: a line across
+            axis.axhline(float(alone[y]), label=f"{name} alone", **look)  # a model alone has no acceptance
 
 
 def draft_length(cells: pd.DataFrame, published: pd.DataFrame, configs: Configs) -> Figure:
-    """Draw acceptance per examined position and per drafted token, tokens a round and quality against the draft length."""
+    """Draw acceptance per examined position and per drafted token, tokens per round, and quality against the draft length."""
     pairs, cells = pairs_of(LENGTHS, cells), in_percent(cells)
     measured = {(model, task): measured_lengths(cells, model, task) for model in pairs for task in LENGTHS.tasks}
     measured = {slot: frame for slot, frame in measured.items() if len(frame)}
@@ -137,7 +137,7 @@ def draft_length(cells: pd.DataFrame, published: pd.DataFrame, configs: Configs)
 
 
 def measured_lengths(cells: pd.DataFrame, model: str, task: str) -> pd.DataFrame:
-    """Return a pair's cells of a task; none where no rule was measured at two draft lengths or more."""
+    """Return a pair's cells of a task; none unless a rule was measured at two or more draft lengths."""
     cells = cells[(cells["model"] == model) & (cells["base"] == task) & (cells["temperature"] == LENGTHS.temperature)]
     rules = cells[cells["verifier"].isin(["lossless", "ensemble"])]
     lengths = rules.groupby(["verifier", WEIGHT], dropna=False)["num_draft"].nunique()
@@ -145,7 +145,7 @@ def measured_lengths(cells: pd.DataFrame, model: str, task: str) -> pd.DataFrame
 
 
 def draw_against_length(axis: Axes, cells: pd.DataFrame, name: str) -> None:
-    """Draw a measure of a pair and task: a line a setting, lossless and the tables' w."""
+    """Draw a measure of a pair and task, with a line per setting: lossless, and each w of the tables."""
     lines = {None: cells[cells["verifier"] == "lossless"]}
     lines |= {w: cells[(cells["verifier"] == "ensemble") & (cells[WEIGHT] == w)] for w in WS}
     for w, line in lines.items():
@@ -176,7 +176,7 @@ def draw_logs(row: list[Axes], published: pd.DataFrame) -> pd.DataFrame:
 
 
 def seed(cells: pd.DataFrame, published: pd.DataFrame, configs: Configs) -> Figure:
-    """Draw CNN/DM at T = 0: acceptance and ROUGE-2 against w, and one against the other, beside what was published."""
+    """Draw CNN/DM at T = 0: acceptance and ROUGE-2 against w, and one against the other, with the published points."""
     pairs, cells, (task,) = pairs_of(SEED, cells), in_percent(cells), SEED.tasks
     figure, axes = panels(3, len(pairs), width=PAGE, height=HEIGHT)
     rows = published[published["source"].isin(["issue", "logs"]) & (published["task"] == task)]
@@ -213,16 +213,16 @@ def in_percent(cells: pd.DataFrame) -> pd.DataFrame:
 
 
 def write_missing(axis: Axes, command: str) -> None:
-    """Write above a panel what to run to fill it: inside, it would lie on the published points."""
+    """Write above a panel the command that creates its records; inside the panel it would cover the published points."""
     written = f"not measured: \\\n {wrap(command, WIDTHS['panel'])}"
     axis.set_title(axis.get_title(loc="left"), loc="left", pad=5 + 7.5 * (written.count("\n") + 1))
     look: dict[str, Any] = {"va": "bottom", "color": GREY, "size": 6, "family": "DejaVu Sans Mono"}
     text = axis.text(0, 1.02, written, transform=axis.transAxes, **look)
-    text.set_in_layout(False)  # its room is the title's pad; its width must not shrink the panels
+    text.set_in_layout(False)  # it has room in the title's pad, and its width must not shrink the panels
 
 
 def wrap(command: str, width: int) -> str:
-    """Return a command in lines, as a shell reads them."""
+    """Return a command broken into lines in a form that a shell accepts."""
     return " \\\n ".join(textwrap.wrap(command, width, break_long_words=False, break_on_hyphens=False))
 
 
@@ -234,13 +234,13 @@ def draw_row(axis: Axes, cell: pd.Series, x: str, y: str, colour: str, mark: str
 
 
 def widen(axis: Axes, *, least_x: float = 0) -> None:
-    """Widen an axis to a quarter of the values' size, so that a small difference looks small; nothing beyond 0 and 100."""
+    """Widen an axis to a quarter of the values' size, so that a small difference looks small, but not beyond 0 and 100."""
     if not axis.has_data():
         axis.set(xticks=[], yticks=[])
         return
     low, high = axis.get_ylim()
     room = max(0.25 * (abs(low) + abs(high)) / 2 - (high - low), 0.15 * (high - low)) / 2
-    edge = 0.04 * (high - low + 2 * room)  # a mark at 0 or 100 stays whole
+    edge = 0.04 * (high - low + 2 * room)  # so that a mark at 0 or 100 is not cut
     axis.set_ylim(max(low - room, -edge), min(high + room, 100 + edge))
     left, right = axis.get_xlim()
     room = max(least_x - (right - left), 0) / 2
@@ -248,7 +248,7 @@ def widen(axis: Axes, *, least_x: float = 0) -> None:
 
 
 def draw_published(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
-    """Draw published points hollow, coloured by source, never a broken run; a source's own sweep over a knob is dotted."""
+    """Draw published points hollow and coloured by source, without broken runs; a source's own sweep over a knob is dotted."""
     rows = in_percent(rows[~doubtful(rows, "broken") & rows[x].notna() & rows[y].notna()])
     for (source, method), part in rows.groupby(["source", "method"], sort=True):
         part = part.sort_values([WEIGHT, x])
@@ -268,13 +268,13 @@ def draw_published(axis: Axes, rows: pd.DataFrame, x: str, y: str) -> None:
 
 
 def legend(figure: Figure, axes: Sequence[Axes], lines: Sequence[str], published: pd.DataFrame) -> None:
-    """Write below the panels what is measured, what is published and why they stand apart; then each mark once."""
+    """Write below the panels what is measured, what is published and why they are kept apart; then list each mark once."""
     handles: dict[str, Any] = {}
     for handle, name in (pair for axis in axes for pair in zip(*axis.get_legend_handles_labels(), strict=True)):
         handles.setdefault(name, handle)
     ordered = sorted(handles, key=lambda name: name.startswith("published"))
     text = "\n".join([*lines, *([TEXTS["legends"]["published"].strip()] if len(published) else [])])
-    figure.set_layout_engine("constrained")  # it leaves room for what stands outside the panels
+    figure.set_layout_engine("constrained")  # leaves room for what is outside the panels
     width, height = figure.get_size_inches()
     figure.set_size_inches(width, height + 0.11 * (text.count("\n") + 1) + 0.13 * -(-len(ordered) // 2))
     look: dict[str, Any] = {"ncols": 2, "fontsize": 6, "title": text, "title_fontsize": 6, "alignment": "left"}

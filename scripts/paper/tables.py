@@ -1,7 +1,7 @@
 """Tables 1–3 of the paper, as far as records exist: rule × task × acceptance and quality, in Markdown, LaTeX and CSV.
 
 There are two separate parts: the numbers measured here, and the published ones, whose acceptance rates are not defined. A setting
-without records is a dash; `missing` has the command for it. The templates are in templates/.
+without records is shown as a dash; `missing` has its command. The templates are in templates/.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from sdbench.metrics.text import format_interval
 from sdbench.report.page import environment_of
 
 ABSENT, DAGGER = "–", "†"
-MEASURES = {  # column: heading, scale, digits; quality is headed by the task
+MEASURES = {  # column: heading, scale, digits; the heading of quality is the task's
     "acceptance": ("acceptance", 100, 1),
     "block_acceptance": ("block", 100, 1),
     "speedup": ("speed-up", 1, 2),
@@ -44,7 +44,7 @@ TEMPLATES.filters["tex"] = escape_latex
 
 
 class Entry(NamedTuple):
-    """A row: its pair, what is in it, and a text for each of MEASURES of each task."""
+    """A row: its pair, its name, and a text for each of MEASURES of each task."""
 
     pair: str
     rule: str
@@ -53,7 +53,7 @@ class Entry(NamedTuple):
 
 
 def measured_entries(exhibit: Exhibit, cells: pd.DataFrame) -> list[Entry]:
-    """Return what was measured pair by pair, after rows with the task and protocol, and with the number of examples and seeds."""
+    """Return what was measured, pair by pair; each pair begins with rows for task and protocol, and for examples and seeds."""
     entries = []
     for model in pairs_of(exhibit, cells):
         rows = {row: [find(cells, exhibit, model, task, row) for task in exhibit.tasks] for row in rows_of(exhibit)}
@@ -82,7 +82,7 @@ def _run(column: Sequence[pd.Series], task: str) -> dict[str, str]:
 
 
 def _texts(cell: pd.Series | None) -> tuple[str, ...]:
-    """Return value [low, high] of each measure; of several seeds also how far they lie apart; "" where there is none."""
+    """Return value [low, high] of each measure, with the range of the seeds if there are several; "" if there is no value."""
     if cell is None:
         return (ABSENT,) * len(MEASURES)
     texts = {
@@ -107,7 +107,7 @@ def published_of(exhibit: Exhibit, rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def published_entries(exhibit: Exhibit, rows: pd.DataFrame) -> list[Entry]:
-    """Return the paper's own rows of this table, by pair, method and head; rates under the columns they might belong to."""
+    """Return the paper's own rows of this table, by pair, method and head, with rates in the columns that they may belong to."""
     table, entries = published_of(exhibit, rows), []
     heads = table["note"].where((table["method"] == LEARNED) & (exhibit.name == "table3"), "")
     for (model, method, head), part in table.groupby([table["model"], table["method"], heads], sort=False):
@@ -147,9 +147,9 @@ def trainings(exhibit: Exhibit, cells: pd.DataFrame) -> list[str]:
 
 
 def render_table(form: str, exhibit: Exhibit, measured: Sequence[Entry], published: Sequence[Entry]) -> str:
-    """Return both parts as "md": ours with a column a measure and task, theirs with two a task; or as "tex", a booktabs tabular.
+    """Return both parts as "md" (ours with a column per measure and task, theirs with two per task) or "tex" (a booktabs tabular).
 
-    In LaTeX a published rate spans both of our columns, since it is not known which of them it is.
+    In LaTeX a published rate spans both of our columns, because it is not known to which of them it belongs.
     """
     tasks = [TITLES[task] for task in exhibit.tasks]
     shown: dict[str, Any] = {"tasks": tasks, "measured": measured, "published": published}

@@ -1,7 +1,7 @@
 """The training rows of the tiny pairs: the exact text of each task's 0-shot default protocol, and rows that teach copying.
 
-The stream is a function of (seed, step): every rank makes the same step and takes its share, and a resumed run continues
-where it stopped.
+The stream is a function of (seed, step): every rank (a training process) generates the same step and takes its share of it, and a
+resumed run continues where it stopped.
 """
 
 import random
@@ -18,7 +18,7 @@ from transformers import PreTrainedTokenizerFast
 from scripts.tiny.pairs import TASKS, Pair, PairRecipe, Phase
 from scripts.tiny.tokenizer import BOS_ID, EOS_ID
 
-BLOCK = 64  # steps made at once
+BLOCK = 64  # steps generated at a time
 PAD_TO = 16
 
 
@@ -56,7 +56,7 @@ PROTOCOLS: dict[str, Callable[[dict], Text]] = {
 def texts(
     task: str, split: str, n: int, seed: int = 0, voice: str = "neutral", unread: Sequence[str] = ()
 ) -> list[Text]:
-    """Return n rows of a tiny task in its default protocol and one voice, without rows that contain a word of `unread`."""
+    """Return n rows of a tiny task in its default protocol and one voice (wording), without rows with a word of `unread`."""
     from sdbench import embedded
 
     rows = (PROTOCOLS[task](row) for row in embedded.stream(f"{task}-tiny", split, seed, voice))
@@ -91,7 +91,7 @@ class Stream:
     tokenizer: PreTrainedTokenizerFast
 
     def step(self, step: int, rank: int, world: int, micros: int) -> list[Micro]:
-        """Return this rank's micro-batches: rows sorted by length and distributed to the ranks in turn; all weights sum to 1."""
+        """Return this rank's micro-batches. Rows are sorted by length and dealt to the ranks in turn; all weights sum to 1."""
         index, within = self.recipe.at(step)
         phase = self.recipe.phases[index]
         rows = sorted(_block(self, index, within // BLOCK)[within % BLOCK], key=lambda item: len(item.ids))
@@ -116,7 +116,7 @@ class Stream:
 
 @lru_cache(maxsize=2)
 def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
-    """Return the rows of BLOCK steps of a phase: tasks mixed by its weights, and copying rows, fewer and fewer up to the middle."""
+    """Return the rows of BLOCK steps of a phase: tasks mixed by its weights, and copying rows, whose share falls to 0 at half."""
     pair, phase = stream.pair, stream.recipe.phases[index]
     late = "late/" * index
     rng = random.Random(f"{late}{pair.seed}/{block}")
@@ -132,7 +132,7 @@ def _block(stream: Stream, index: int, block: int) -> list[list[Item]]:
 
 
 def _copy_row(rng: random.Random, vocabulary: int) -> Item:
-    """Return a copying row: a random string twice, or random keys with values and then some of the keys with their values."""
+    """Return a copying row: a random string twice, or random keys with values followed by some of these keys with their values."""
     first = 3  # after pad, bos, eos
     if rng.random() < 0.5:
         string = [rng.randrange(first, vocabulary) for _ in range(rng.randint(8, 40))]
@@ -148,7 +148,7 @@ def _copy_row(rng: random.Random, vocabulary: int) -> Item:
 
 
 def _micro(rows: list[Item], prompt_weight: float, learned: int) -> Micro:
-    """Pad to a multiple of 16 and count positions in multiples of 128: few shapes mean few kernels to build."""
+    """Pad to a multiple of 16 and count positions in multiples of 128, because few different shapes need few kernels."""
     length = -(-max(len(item.ids) for item in rows) // PAD_TO) * PAD_TO
     tokens = torch.zeros(len(rows), length, dtype=torch.long)
     positions, labels, weights = [], [], []

@@ -22,7 +22,7 @@ EXIT_EVERY = 2  # layers
 
 @dataclass(slots=True)
 class Trained:
-    """Final weights, the answer loss reported last, tokens read, and seconds on the clock, earlier parts included."""
+    """Final weights, the last reported loss of answers, tokens read, and wall-clock seconds, including earlier parts."""
 
     weights: Weights
     loss: float
@@ -59,7 +59,7 @@ def fit(
         optimiser.first, optimiser.second = stored["first"], stored["second"]
         loss, tokens = stored["loss"], stored["tokens"]
     optimiser.begun = recipe.plain_steps if recipe.plain_layers and steps.first > recipe.plain_steps else begin
-    state = lambda: {  # noqa: E731 - read where it stands, as training has left it
+    state = lambda: {  # noqa: E731 - short, and evaluated later with the current values
         "weights": weights,
         "first": optimiser.first,
         "second": optimiser.second,
@@ -75,7 +75,7 @@ def fit(
         grads, share = gradient(net, weights, micros, rank.device, recipe.exit_share)
         rank.add_up(list(grads.values()))
         optimiser.step(weights, grads, step)
-        loss.lerp_(share * rank.world, 0.05 if loss else 1.0)  # ranks have much the same share
+        loss.lerp_(share * rank.world, 0.05 if loss else 1.0)  # the shares of the ranks are about equal
         tokens += sum(int((m.tokens > 0).sum()) for m in micros) * rank.world
         steps.report(step, lambda read=tokens: f"loss {float(loss):.4f} tokens {read / 1e6:.2f}M")
         if steps.is_due(step, last) and step + 1 < recipe.steps:
@@ -87,7 +87,7 @@ def fit(
 
 
 def _identity(pair: Pair, role: Role) -> dict[str, object]:
-    """What the steps of a recipe depend on; a key for each phase, since phases may be added at the end."""
+    """Return everything that the steps of a recipe depend on, with a key for each phase, since phases may be added at the end."""
     recipe = asdict(pair.recipe(role))
     phases = {f"part {number}": phase for number, phase in enumerate(recipe.pop("phases"), 1)}
     return {"shape": asdict(pair.shape(role)), "vocabulary": pair.vocabulary, **recipe, **phases}
@@ -96,9 +96,9 @@ def _identity(pair: Pair, role: Role) -> dict[str, object]:
 def gradient(
     net: Net, weights: Weights, micros: list[Micro], device: str, exit_share: float = 0.0
 ) -> tuple[Weights, Tensor]:
-    """Gradients summed over micro-batches, and this rank's share of the weighted loss, after the last layer.
+    """Return gradients summed over micro-batches, and this rank's share of the weighted loss after the last layer.
 
-    Of what is minimised, `exit_share` is the mean of the losses at every second layer, weighted by how deep each is.
+    The share `exit_share` of the minimised loss is the mean of the losses at every second layer, weighted by depth.
     """
     dtype = working_dtype(torch.device(device))
     work = {kind: w.to(dtype, copy=True).requires_grad_() for kind, w in weights.items()}

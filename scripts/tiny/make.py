@@ -21,14 +21,14 @@ ROLES: tuple[Role, ...] = ("target", "draft")
 
 
 def pair_of(name: str) -> Pair:
-    """The pair called `name`."""
+    """Return the pair called `name`."""
     if name not in PAIRS:
         raise ValueError(f"pair must be one of {', '.join(PAIRS)}, got {name!r}")
     return PAIRS[name]
 
 
 def tokenizer_of(pair: Pair) -> PreTrainedTokenizerFast:
-    """The pair's tokenizer, trained anew: a function of the pair alone, so every rank has the same."""
+    """Train and return the pair's tokenizer. It is a function of the pair alone, so every rank gets the same one."""
     rows = [t for task in TASKS for t in texts(task, "train", pair.tokenizer_rows, pair.seed, "plain")]
     return train_tokenizer((t.prompt + t.completion for t in rows), pair.vocabulary, MAX_LENGTH)
 
@@ -80,8 +80,8 @@ def make(
 ) -> None:
     """Train each role, from its checkpoint if there is one; write steps, tokens, loss and seconds to `training.json`.
 
-    With `start`, a model whose recipe has plain phases begins after them, from the weights in `start/<role>`; their cost is in
-    `start/training.json`. With `seed`, first weights and rows differ; the tokenizer stays the pair's.
+    With `start`, a model whose recipe has plain phases begins after them, from the weights in `start/<role>`; the cost of these
+    phases is in `start/training.json`. With `seed`, initial weights and rows differ, but not the pair's tokenizer.
     """
     tokenizer, log = tokenizer_of(pair), out / "training.json"
     pair = pair if seed is None else replace(pair, seed=seed)

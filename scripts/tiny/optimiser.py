@@ -36,16 +36,16 @@ def _cosine(step: int, steps: int, warmup: int) -> float:
 
 @dataclass(slots=True)
 class Optimiser:
-    """One step over stacked weights; `first` and `second` are moments by kind."""
+    """The optimiser of stacked weights; `first` and `second` are the moments by kind."""
 
     recipe: PairRecipe
     rank: Rank
-    begun: int = 0  # the step that the moments begin at
+    begun: int = 0  # the step at which the moments begin
     first: Weights = field(default_factory=dict)
     second: Weights = field(default_factory=dict)
 
     def rate(self, step: int) -> float:
-        """Share of the peak rate: in each phase a linear warm-up, then a cosine to 1 % of the phase's rate."""
+        """Return the share of the peak rate: in each phase a linear warm-up, then a cosine to 1 % of the phase's rate."""
         index, within = self.recipe.at(step)
         phase = self.recipe.phases[index]
         return phase.rate * _cosine(within, phase.steps, self.recipe.warmup)
@@ -73,7 +73,7 @@ class Optimiser:
         weight.addcdiv_(first, second.sqrt().add_(ADAM_EPS), value=-lr * scale)
 
     def _direction(self, kind: str, grad: Tensor) -> Tensor:
-        """Orthogonal momentum [layers, out, in] of this rank's layers, zero for the others'."""
+        """Return the orthogonalised momentum [layers, out, in] of this rank's layers, and 0 for the layers of other ranks."""
         first = self.first[kind].lerp_(grad.float(), 1 - MOMENTUM)
         mine = slice(self.rank.index, None, self.rank.world)
         update = torch.zeros_like(grad)

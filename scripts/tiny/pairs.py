@@ -1,8 +1,8 @@
 """The three tiny pairs: shapes, recipes, and their Hugging Face configurations.
 
-Deep and narrow, so that a one-layer draft call costs at most 0.16 of a target call at batch 1 on a CPU. Gains of the
-residual stream's norms stay constant (the linear layer after each absorbs them); embeddings are untied, because the
-members of a word class that fills one slot otherwise collapse to one vector and are not copied from the prompt.
+The targets are deep and narrow, so that a call of the one-layer draft costs at most 0.16 of a target call at batch 1 on a CPU.
+Gains of the residual stream's norms stay constant, since the linear layer after each norm can absorb them. Embeddings are untied,
+because otherwise the words that can fill the same slot of a sentence collapse to one vector and are not copied from the prompt.
 """
 
 from dataclasses import dataclass, replace
@@ -14,13 +14,13 @@ Role = Literal["target", "draft"]
 Family = Literal["llama", "qwen", "gemma"]
 TASKS = ("cnndm", "xsum", "gsm8k", "wmt", "humaneval", "mbpp")
 MAX_LENGTH = 1024
-# Gemma adds normed block outputs to the stream; at gain 1 twelve layers would drown the embedding.
+# Gemma adds normed block outputs to the stream; with a gain of 1, those of twelve layers would be far larger than the embedding.
 GEMMA_POST_GAIN = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a model's size is made of; a window > 0 makes every second layer sliding (Gemma)."""
+    """The sizes of a model; with a window > 0 every second layer has sliding-window attention (Gemma)."""
 
     layers: int
     width: int
@@ -36,16 +36,16 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """A stretch of training with its own warm-up, cosine and mix of rows."""
+    """A phase of training, with its own warm-up, cosine schedule and mix of rows."""
 
     steps: int
     rate: float = 1.0
-    mix: tuple[float, ...] = (1.3, 1.2, 1.2, 0.9, 0.7, 0.9)  # rows a task, in the order of TASKS
+    mix: tuple[float, ...] = (1.3, 1.2, 1.2, 0.9, 0.7, 0.9)  # weights of the tasks' rows, in the order of TASKS
     copies: float = 0.0  # share of copying rows at the start; none in the second half
     prompt_weight: float = 0.0  # over the first 15 %
-    voice: str = "plain"  # of the answers
+    voice: str = "plain"  # the wording of the answers
     unread: tuple[str, ...] = ()  # patterns of words: a row with such a word is skipped
-    rows: int = 40  # a step
+    rows: int = 40  # per step
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,12 +53,12 @@ class PairRecipe:
     """The phases and rates of one model: Muon for the matrices, Adam for embeddings, head and gains."""
 
     phases: tuple[Phase, ...]
-    plain_layers: int = 0  # layers in the plain phases, after which the model grows; 0: it has its shape from the start
+    plain_layers: int = 0  # layers in the plain phases, after which the model grows; 0: all layers from the start
     matrix_lr: float = 0.02
     sureness: float = 1.0  # factor of the trained head: above 1 sharpens the distribution
     vector_lr: float = 4e-3
     warmup: int = 60
-    exit_share: float = 0.0  # of the loss: at every second layer, by the model's own norm and head (LayerSkip)
+    exit_share: float = 0.0  # share of the losses at every second layer, with the model's own norm and head (LayerSkip)
 
     @property
     def steps(self) -> int:
@@ -71,7 +71,7 @@ class PairRecipe:
         return sum(phase.steps for phase in self.phases[:voiced])
 
     def at(self, step: int) -> tuple[int, int]:
-        """The index of a step's phase, and the step within it."""
+        """Return the index of a step's phase, and the step within this phase."""
         for index, phase in enumerate(self.phases):
             if step < phase.steps:
                 return index, step
@@ -99,7 +99,7 @@ class Pair:
         return self.target_recipe if role == "target" else self.draft_recipe
 
     def shape_at(self, role: Role, step: int) -> Shape:
-        """The shape that a step trains."""
+        """Return the shape that is trained in a step."""
         shape, recipe = self.shape(role), self.recipe(role)
         is_grown = not recipe.plain_layers or step >= recipe.plain_steps
         return shape if is_grown else replace(shape, layers=recipe.plain_layers)
@@ -114,27 +114,28 @@ _MORE = Phase(600, rate=0.6, mix=(0.5, 0.5, 1.5, 1.8, 0.5, 1.6))
 _SUMS = Phase(500, rate=0.6, mix=(0.4, 0.4, 3.0, 1.2, 0.4, 0.6))
 # The plain phases teach facts, the last one wording, at a rate at which the facts are kept.
 _VOICE = Phase(600, rate=0.5, mix=(0.8, 0.9, 1.4, 2.2, 0.9, 1.0), voice="target")
-# Against the counting errors that remain.
+# This phase reduces the counting errors that remain.
 _COUNT = Phase(160, rate=0.3, mix=(0.6, 0.7, 3.2, 1.2, 0.6, 0.7), voice="target")
-# Words that no row of a draft has: half of the events, places and trades of the news, products, a third of the steps of functions.
-# There the draft is wrong and as confident as elsewhere: its accuracy depends on this list, and little on its training time.
+# Words that no training row of a draft contains: half of the events, places and trades of the news, products, a third of the steps
+# of functions. At these words the draft is wrong but as confident as elsewhere, so this list determines its accuracy more than
+# the training time does.
 _UNREAD = (
     *("flood", "explosion", "landslide", "tornado", "school", "hospital", "factory", "theatre", "stadium"),
     *("engineer", "judge", "reporter", "priest", "lawyer", "painter", "chef", "builder", "baker", "tailor", "poet"),
     *("boxes", "bags", "shelves", "packs", "jars", "baskets", "purses", "vases", "albums", "crates"),
     *("square", "negate", "modulo", "cap", "reverse", "append", "sort", "every"),
 )
-# Gemma's draft learns to copy from few rows: of names, too, it reads only those with other endings than these.
+# Gemma's draft learns copying from few rows, so its rows also lack names with these endings.
 _NAMES = (r"(?!Answer)[A-Z][a-z]{2,}(?:ford|ville|wick|er|ur)",)
 
 
 def _long(*phases: Phase) -> PairRecipe:
-    """A target's recipe: the plain phases on twelve layers, those in its voice on all of them."""
+    """Return a target's recipe: the plain phases train twelve layers, those in its voice train all layers."""
     return PairRecipe(phases, plain_layers=12)
 
 
 def _short(steps: int, mix: tuple[float, ...], unread: tuple[str, ...] = _UNREAD) -> PairRecipe:
-    """A draft's recipe."""
+    """Return a draft's recipe."""
     phase = Phase(steps, mix=mix, copies=0.2, prompt_weight=0.1, voice="draft", unread=unread)
     return PairRecipe((phase,), sureness=2.0)
 
@@ -167,7 +168,7 @@ PAIRS = {
 
 
 def hf_config(family: Family, shape: Shape, vocabulary: int) -> PreTrainedConfig:
-    """The configuration `save_pretrained` writes; special tokens are pad 0, bos 1, eos 2."""
+    """Return the configuration that `save_pretrained` writes; special tokens are pad 0, bos 1, eos 2."""
     common = {
         "vocab_size": vocabulary,
         "hidden_size": shape.width,

@@ -1,4 +1,4 @@
-"""Two one-thread processes and a summed gradient: on a CPU faster than two threads in one."""
+"""Two processes with one thread each, whose gradients are summed: on a CPU this is faster than one process with two threads."""
 
 import os
 import subprocess
@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-# glibc otherwise gives every large buffer back and faults it in again; oneDNN keeps its kernels.
+# Otherwise glibc returns every large buffer to the system and gets it back page by page; oneDNN keeps its kernels.
 CPU_ENVIRONMENT = {
     "OMP_NUM_THREADS": "1",
     "TOKENIZERS_PARALLELISM": "false",
@@ -25,7 +25,7 @@ CPU_ENVIRONMENT = {
 
 @dataclass(frozen=True, slots=True)
 class Rank:
-    """A process of a training: its index among `world`, its device, and micro-batches a step."""
+    """A process of a training: its index among `world` processes, its device, and its micro-batches per step."""
 
     index: int = 0
     world: int = 1
@@ -33,7 +33,7 @@ class Rank:
     micros: int = 2
 
     def add_up(self, tensors: list[Tensor]) -> None:
-        """Replace each tensor by its sum over the ranks: one message for all of them."""
+        """Replace each tensor by its sum over the ranks, with one message for all tensors."""
         if self.world == 1:
             return
         flat = torch.cat([t.flatten() for t in tensors])
@@ -43,13 +43,13 @@ class Rank:
 
 
 def is_rank() -> bool:
-    """Whether `start_ranks` started this process."""
+    """Return whether `start_ranks` started this process."""
     return "SDBENCH_RANK" in os.environ
 
 
 @contextmanager
 def join_ranks(out: Path) -> Iterator[Rank]:
-    """The rank that `start_ranks` gave this process, connected to the others."""
+    """Yield the rank that `start_ranks` gave this process, connected to the others."""
     if torch.cuda.is_available():
         yield Rank(device="cuda", micros=1)
         return

@@ -1,4 +1,4 @@
-"""A byte-level BPE tokenizer per pair: digits are single tokens, any text encodes, target and draft share it."""
+"""A byte-level BPE tokenizer per pair, shared by target and draft: it encodes any text, and digits are single tokens."""
 
 from collections.abc import Iterable
 
@@ -14,7 +14,7 @@ CHAT_TEMPLATE = (
 
 
 def train_tokenizer(texts: Iterable[str], vocabulary: int, max_length: int) -> PreTrainedTokenizerFast:
-    """BPE over bytes with pad, bos, eos = 0, 1, 2; bos is put before every text."""
+    """Train a BPE over bytes with pad, bos, eos = 0, 1, 2; bos is put before every text."""
     core = Tokenizer(models.BPE())
     core.pre_tokenizer = pre_tokenizers.Sequence(
         [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]

@@ -1,4 +1,4 @@
-"""Weights stacked by kind: how they start, and how they become an ordinary Hugging Face folder."""
+"""Weights stacked by kind: their initial values, and how they are written as an ordinary Hugging Face folder."""
 
 import math
 import re
@@ -16,7 +16,7 @@ _LAYER = re.compile(r"model\.layers\.(\d+)\.(?:self_attn|mlp)\.(\w+)\.weight")
 
 
 def initial(net: Net, vocabulary: int, seed: int) -> Weights:
-    """fp32 weights. Embeddings start at unit scale, far apart next to what one step moves them."""
+    """Return initial fp32 weights. Embeddings have unit scale: their distances are large compared with the change in a step."""
     g = torch.Generator().manual_seed(seed)
     s = net.shape
     sizes = {
@@ -29,7 +29,7 @@ def initial(net: Net, vocabulary: int, seed: int) -> Weights:
         "down_proj": (s.width, s.feed_forward),
     }
     weights = {k: torch.randn(s.layers, *mn, generator=g) / math.sqrt(mn[1]) for k, mn in sizes.items()}
-    if net.family != "gemma":  # Gemma norms the block's output, so its scale is free
+    if net.family != "gemma":  # Gemma norms the block's output, so the scale of these weights does not matter
         for kind in ("o_proj", "down_proj"):
             weights[kind] *= 1 / math.sqrt(2 * s.layers)
     if net.family != "llama":
@@ -44,8 +44,8 @@ def initial(net: Net, vocabulary: int, seed: int) -> Weights:
 def grown(weights: Weights, layers: int) -> Weights:
     """Return the weights of a deeper model that computes the same function.
 
-    New layers copy the two layers before them and add nothing yet. They come in pairs, so that every second layer remains a sliding
-    one in Gemma.
+    New layers copy the two layers before them, but add nothing to the stream yet. They are added in pairs, so that in Gemma every
+    second layer still has a sliding window.
     """
     before = weights["o_proj"].shape[0]
     every = before // ((layers - before) // 2)
@@ -58,7 +58,7 @@ def grown(weights: Weights, layers: int) -> Weights:
 
 
 def to_model(net: Net, weights: Weights, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The family's HF model with these weights."""
+    """Return the family's HF model with these weights."""
     vocabulary = weights["embed"].shape[0]
     model = AutoModelForCausalLM.from_config(hf_config(net.family, net.shape, vocabulary))
     state = {name: _tensor(name, like, net.family, weights) for name, like in model.state_dict().items()}
@@ -82,13 +82,13 @@ def _tensor(name: str, like: Tensor, family: Family, weights: Weights) -> Tensor
 
 
 def save(net: Net, weights: Weights, folder: Path) -> None:
-    """`save_pretrained` in bf16."""
+    """Write the model with `save_pretrained`, in bf16."""
     cpu = {kind: tensor.detach().float().cpu() for kind, tensor in weights.items()}
     to_model(net, cpu, torch.bfloat16).save_pretrained(folder)
 
 
 def load(net: Net, folder: Path) -> Weights:
-    """The fp32 weights that `save` wrote."""
+    """Return in fp32 the weights that `save` wrote."""
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     layers: dict[str, dict[int, Tensor]] = {}
     weights: Weights = {}
