@@ -1,4 +1,4 @@
-"""Prompt lookup (A. Saxena 2023): what followed the last words when they stood earlier in the text is drafted again."""
+"""Prompt lookup (A. Saxena 2023): draft the tokens that followed an earlier occurrence of the text's last tokens."""
 
 from typing import ClassVar
 
@@ -10,7 +10,7 @@ from sdbench.types import Context, DraftBlock
 
 
 class MyDrafter(BaseDrafter):
-    """Drafts what followed the latest earlier occurrence of the last `ngram` tokens, or nothing without one. No model is read."""
+    """Drafts what followed the latest earlier occurrence of the last `ngram` tokens; if there is none, nothing. Reads no model."""
 
     version: ClassVar[str] = "1"
 

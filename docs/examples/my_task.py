@@ -1,4 +1,4 @@
-"""Word problems of one's own, from the file of rows beside this one: right if the last number of the answer is."""
+"""Word problems of your own, from a file of rows beside this module. An answer is correct if its last number is."""
 
 import re
 from dataclasses import dataclass
