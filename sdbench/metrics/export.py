@@ -21,7 +21,7 @@ from sdbench.metrics.recommend import Advice, Recommendation
 from sdbench.metrics.safety import Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.summary import LABELS
-from sdbench.metrics.text import format_interval, names_of, setting_of
+from sdbench.metrics.text import format_interval, names_of, options_of, setting_of
 from sdbench.records import Results
 
 Metrics = Mapping[str, Mapping[str, Estimate]]  # {cell: {metric: estimate}}
@@ -38,6 +38,20 @@ SHOWN = {
     "speedup": "speed-up",
     "speedup_over_lossless": "over lossless",
 }
+# Shown before these only if the rows differ in them.
+SHARED = (
+    "model",
+    "task",
+    "protocol",
+    "temperature",
+    "top_k",
+    "top_p",
+    "max_new_tokens",
+    "seed",
+    "dtype",
+    "weights",
+    "drafter",
+)
 WHOLE = ("num_draft", "n")
 COUNTED = ("tokens", "rounds", "drafted", "examined", "accepted")
 SCORES = ("cell", "example", "sample", "score", "stats", *COUNTED)
@@ -45,10 +59,25 @@ SPEEDS = ("speedup", "speedup_over_lossless")
 
 
 def table(summary: pd.DataFrame) -> pd.DataFrame:
-    """Return the most quoted columns as text with intervals; empty if not measured, ~ before a modelled speed-up."""
-    rows = [{**row, "setting": setting_of(row)} for row in summary.to_dict("records")]
-    shown = {title: [_text(row, name) for row in rows] for name, title in SHOWN.items()}
+    """Return the most quoted columns as text with intervals; empty if not measured, ~ before a modelled speed-up.
+
+    Before them come the columns that distinguish the rows, and a setting has those options in which settings of its rule differ.
+    """
+    options = options_of(summary.set_index("cell"))
+    rows = [
+        {**row, "setting": " ".join(filter(None, [setting_of(row), *options[row["cell"]]]))}
+        for row in summary.assign(drafter=summary["drafter"].where(summary["num_draft"] > 0)).to_dict("records")
+    ]
+    distinct = [name for name in SHARED if len({_plain_text(row.get(name)) for row in rows} - {""}) > 1]
+    shown = {name: [_plain_text(row[name]) for row in rows] for name in distinct}
+    shown |= {title: [_text(row, name) for row in rows] for name, title in SHOWN.items()}
     return pd.DataFrame(shown, index=summary.index)
+
+
+def _plain_text(value: Any) -> str:
+    if value is None or value != value:
+        return ""
+    return value if isinstance(value, str) else f"{value:g}"
 
 
 def _text(row: dict[Any, Any], name: str) -> str:
@@ -70,7 +99,8 @@ def to_latex(summary: pd.DataFrame) -> str:
     """Return a booktabs tabular."""
     lines = table(summary)
     rows = [tex_row(row) for row in lines.itertuples(index=False)]
-    return booktabs("ll" + "r" * (len(lines.columns) - 2), [tex_row(lines.columns), r"\midrule"], rows)
+    num_left = list(lines.columns).index(SHOWN["setting"]) + 1
+    return booktabs("l" * num_left + "r" * (len(lines.columns) - num_left), [tex_row(lines.columns), r"\midrule"], rows)
 
 
 def metrics_of(results: Results, **options: Any) -> Metrics:

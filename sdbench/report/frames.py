@@ -135,6 +135,8 @@ def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
         {
             "model": each.model,
             "task": each.task,
+            "sweep": weighed.title,
+            "name": weighed.names.get(test.cell),
             "verifier": test.verifier,
             "setting": test.setting,
             "num_draft": test.num_draft,
@@ -149,7 +151,8 @@ def recommendation(advice: Sequence[Recommendation]) -> pd.DataFrame:
             "is_recommended": test.cell == each.cell,
             "cell": test.cell,
         }
-        for each in (each for folder in advice for each in folder.advices)
+        for folder in advice
+        for each, weighed in zip(folder.advices, folder.weighed, strict=True)
         for test in each.tests
     ]
     return pd.DataFrame(rows)

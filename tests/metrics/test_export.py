@@ -79,6 +79,23 @@ def test_latex_is_booktabs_with_equal_columns(folder, summary):
     assert len({line.count("&") for line in rows}) == 1
 
 
+def test_rows_of_several_drafters_tasks_and_options_can_be_told_apart(summary):
+    """Each row is named by the columns before its numbers; what all rows share has no column."""
+    others = [
+        summary.assign(task="wmt-tiny", temperature=0.25),
+        summary.assign(drafter="lookup").query("num_draft > 0"),
+        summary.assign(knobs="mix=logit").query("verifier == 'ensemble'"),
+    ]
+    rows = pd.concat([summary, *others], ignore_index=True)
+    rows["cell"] = rows.index.astype(str)
+    lines = export.table(rows)
+    head = list(lines.columns[: list(lines.columns).index("n")])
+    assert head == ["task", "temperature", "drafter", "rule", "setting", "K"]
+    assert not lines.duplicated(head).any()
+    assert export.table(summary).columns[0] == "rule"
+    assert export.to_latex(rows).splitlines()[0].endswith("{lllll" + "r" * (len(lines.columns) - 5) + "}")
+
+
 def test_the_model_index_is_what_the_hub_reads(folder, summary):
     (model,) = yaml.safe_load((folder / "model-index.yaml").read_text())["model-index"]
     assert model["name"] == "llama-tiny"

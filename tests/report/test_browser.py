@@ -145,3 +145,14 @@ def test_all_sweeps_together_hold_at_most_the_limit(tmp_path, monkeypatch):
     browser = browse(sweeps_in(home), {}, room=10**7)
     assert [len(group["examples"]) for group in browser.groups] == [5, 5]
     assert browser.groups[1]["scales"] == {"bleu": 1.0, "chrf2": 1.0}
+    assert [group["raw"] for group in browser.groups] == [[], []]
+
+
+def test_scores_without_a_unit_are_named_as_raw(tmp_path):
+    home = write_synthetic(tmp_path / "raw", n=3, ws=(0.5, 1.0), timing_examples=0)
+    for path in (home / "records").glob("cell-*.json"):
+        path.write_text(
+            path.read_text().replace('"unit": "share"', '"unit": "raw"').replace('"unit":"share"', '"unit":"raw"')
+        )
+    (group,) = browse(sweeps_in(home), {}, room=10**7).groups
+    assert group["metric"] in group["raw"]

@@ -4,13 +4,18 @@ Its stand-in among the quick tests is test_page.py, which reads the same page wi
 """
 
 import json
+import math
 import re
 import shutil
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
+from sdbench.metrics.stats import Estimate
 from sdbench.records import read
+from sdbench.report.page.tables import _value
+from sdbench.types import Metric
 from tests.records.synthetic import write_synthetic
 from tests.report.pages import unpacked, write, write_home
 
@@ -469,3 +474,16 @@ def test_on_a_phone_the_answers_of_several_sweeps_show_cost_and_gains_without_sc
     ]
     assert facts.evaluate_all("nodes => nodes.every(node => node.scrollWidth <= node.clientWidth)")
     context.close()
+
+
+def test_the_browser_writes_raw_scores_between_0_and_1_as_the_table_does(chromium):
+    source = (files("sdbench.report.page") / "templates" / "texts.js").read_text()
+    group = {"raw": ["f1"], "scales": {"pass@1": 100}}
+    calls = "[scored('f1', 0.412, group), scored('f1', 41.2, group), scored('pass@1', 0.412, group), signed('f1', -0.04, group)]"
+    page = chromium.new_page()
+    written = page.evaluate(f"(group) => {{ {source}; return {calls} }}", group)
+    page.close()
+    assert written == ["0.412", "41.2", "41.2", "−0.040"]
+    assert [
+        _value(Estimate(value, math.nan, math.nan, 9), "points", Metric("f1")).text for value in (0.412, 41.2)
+    ] == written[:2]

@@ -80,9 +80,10 @@ def _add(browser: Browser, sweep: Sweep, compared: Sequence[str], limit: int, ro
     lacking = {NO_TOKENS: vocabulary is None, NO_PROMPTS: prompts.empty, NO_SCORES: chosen["change"].isna().all()}
     browser.notes += [f"{sweep.title}: {note}" for note, is_lacking in lacking.items() if is_lacking]
     stored = [name for name in results.scores if generations[name].notna().any()]
-    scales = {metric.name: metric.scale for metric in scores_of(cells.iloc[0].to_dict(), stored)} if len(cells) else {}
+    metrics = scores_of(cells.iloc[0].to_dict(), stored) if len(cells) else []
+    scales, raw = {each.name: each.scale for each in metrics}, [each.name for each in metrics if each.unit == "raw"]
     group = {"title": sweep.title, "metric": sweep.metric.name, "sign": sign_of(sweep.metric), "examples": examples}
-    group |= {"unit": "" if sweep.metric.unit == "raw" else " points", "scales": scales}
+    group |= {"unit": "" if sweep.metric.unit == "raw" else " points", "scales": scales, "raw": raw}
     group |= {"num_all": generations["example"].nunique()}
     group["cells"] = [describe_cell(sweep, str(key)) for key in cells.index]
     group["compared"] = [index for index, key in enumerate(cells.index) if key in compared]

@@ -44,7 +44,7 @@ function listed(example, place, group) {
   item.id = "item-" + place;
   item.dataset.place = place;
   const kind = example.change === null ? "none" : example.change < 0 ? "loss" : example.change > 0 ? "gain" : "same";
-  const change = signed(group.sign * (example.change || 0), scaleOf(group.metric, group));
+  const change = signed(group.metric, group.sign * (example.change || 0), group);
   const words = { none: "", same: "0", loss: change, gain: change };
   item.append(element("bdi", "name", example.id), strip(example, group), element("span", "gap " + kind, words[kind]));
   if (example.flags.length) {
@@ -117,7 +117,7 @@ async function open(place) {
 
 function why(listing, group) {
   const parts = [listing.is_change ? "one of the largest changes from lossless" : "drawn at random"];
-  if (listing.change) parts.push(signed(group.sign * listing.change, scaleOf(group.metric, group)) + group.unit + " of " + group.metric + " at " + farthest(listing, group));
+  if (listing.change) parts.push(signed(group.metric, group.sign * listing.change, group) + group.unit + " of " + group.metric + " at " + farthest(listing, group));
   return parts.join(", ");
 }
 

@@ -7,18 +7,15 @@ const FLAG_NAMES = {
 };
 const FINISHES = { eos: "ended by itself", stop: "ended at a stop string", length: "ended at the length limit" };
 
-function points(value, scale) {
-  return (value * scale).toFixed(1).replace("-", "−").replace(/^−(0\.0)$/, "$1");
+// A score, or a difference of two, as the table writes it: times its scale; raw numbers, which may lie between 0 and 1, finer.
+function scored(name, value, group) {
+  const digits = group.raw.includes(name) && Math.abs(value) < 10 ? 3 : 1;
+  return (value * (group.scales[name] ?? 1)).toFixed(digits).replace("-", "−").replace(/^−(0\.0+)$/, "$1");
 }
 
-function signed(value, scale) {
-  const text = points(value, scale);
-  return value > 0 && text !== "0.0" ? "+" + text : text;
-}
-
-// The factor by which a score is multiplied where it is shown.
-function scaleOf(name, group) {
-  return group.scales[name] ?? 1;
+function signed(name, value, group) {
+  const text = scored(name, value, group);
+  return value > 0 && Number(text) ? "+" + text : text;
 }
 
 function textOf(text) {
@@ -36,18 +33,18 @@ function scoreLine(text, group, base) {
   const line = element("p", "scores");
   const headline = text.scores[group.metric];
   if (headline !== undefined) {
-    const strong = element("strong", "", group.metric + " " + points(headline, scaleOf(group.metric, group)));
+    const strong = element("strong", "", group.metric + " " + scored(group.metric, headline, group));
     line.append(strong);
     const before = base && base !== text ? base.scores[group.metric] : undefined;
     if (before !== undefined) {
       const gap = headline - before;
       const kind = group.sign * gap < 0 ? "loss" : gap ? "gain" : "same";
-      line.append(" ", element("span", "gap " + kind, gap === 0 ? "as lossless" : signed(gap, scaleOf(group.metric, group)) + " against lossless"));
+      line.append(" ", element("span", "gap " + kind, gap === 0 ? "as lossless" : signed(group.metric, gap, group) + " against lossless"));
     }
   } else line.append(element("strong", "", "no score"));
   const others = Object.keys(text.scores).filter((name) => name !== group.metric);
   if (others.length) {
-    line.append(element("span", "others", others.map((name) => name + " " + points(text.scores[name], scaleOf(name, group))).join(" · ")));
+    line.append(element("span", "others", others.map((name) => name + " " + scored(name, text.scores[name], group)).join(" · ")));
   }
   return line;
 }
