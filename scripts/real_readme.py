@@ -75,8 +75,8 @@ prompt in their first round. WMT was timed so in its pass of latency, with one d
 """
 PACKED = """\
 A pass like those of latency, with `model.packed=true`: this engine multiplies by packed copies of the weights, transformers by the
-weights as they are. Here too, compare assisted generation with the prompt. GSM8K was timed on another processor than the other
-tasks: an AMD EPYC that multiplies bfloat16 by AVX-512, where they had AMX.
+weights as they are. Here too, compare assisted generation with the prompt. GSM8K and CNN/DM were timed on another processor than
+the other tasks: an AMD EPYC that multiplies bfloat16 by AVX-512, where they had AMX.
 
 """
 FLOAT32 = """\
