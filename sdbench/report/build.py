@@ -135,7 +135,8 @@ def write(work: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
     tables = write_tables(home, work)
     figures = write_figures(home / "figures", work.sweeps)
     options = (*work.options, *([] if out is None else [f"out={os.fspath(out)}"]))
-    page = write_page(home, work.results, work.sweeps, work.advice, options, " ".join(work.together))
+    joint = " ".join(work.together)
+    page = write_page(home, work.results, work.sweeps, work.advice, options, joint, tables=tables)
     return Report(page, figures, tables)
 
 
@@ -169,7 +170,9 @@ def write_tables(home: Path, work: WorkedOut) -> tuple[Path, ...]:
         tables["together"] = together[["folder", *work.summaries[0].columns]]
     (home / "tables").mkdir(exist_ok=True)
     paths += [write_whole(home / "tables" / f"{name}.csv", frame.to_csv(index=False)) for name, frame in tables.items()]
-    remove_old(home, [name for name in TABLES if name.startswith("tables/")], paths)
+    # In a results folder the summary of its records stays.
+    is_results = (home / "records").is_dir()
+    remove_old(home, [name for name in TABLES if name.startswith("tables/") or not is_results], paths)
     return tuple(paths)
 
 

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
+import lxml.html
 import pandas as pd
 import pytest
 
@@ -95,6 +97,23 @@ def test_what_an_earlier_report_left_is_removed_and_nothing_else(folder, tmp_pat
     build(again)
     assert not any(path.exists() for path in old)
     assert own[1].exists()
+
+
+@pytest.mark.slow
+def test_a_report_of_several_folders_leaves_no_decision_of_an_earlier_one(tmp_path):
+    """results.json of one folder stayed beside the page of two, which listed it; a results folder keeps that of its records."""
+    given = {"n": 2, "ws": (0.5,), "timing_examples": 0, "max_new_tokens": 8}
+    first, second = (str(write_synthetic(tmp_path / name, **given)) for name in "ab")
+    out, summary = tmp_path / "out", {name for name in TABLES if "/" not in name}
+    assert main([first, f"out={out}"]) == 0
+    for name in summary:
+        shutil.copy(out / name, first)
+    for home, kept in ((out, set()), (Path(first), summary)):
+        assert main([first, second, f"out={home}", "margin=1"]) == 0
+        assert {name for name in summary if (home / name).exists()} == kept
+        listed = set(lxml.html.parse(home / "report.html").xpath("//dl[contains(@class, 'files')]//code/text()"))
+        assert "tables/together.csv" in listed
+        assert not listed & summary
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ written by a model can neither run nor send anything. The same records give the 
 import base64
 import hashlib
 import shlex
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -49,10 +49,13 @@ def write_page(
     advice: Sequence[Recommendation],
     options: Sequence[str] = (),
     joint: str = "",
+    *,
+    tables: Collection[Path] = (),
 ) -> Path:
     """Render the page into `home`; its figures are the SVG files below home/figures.
 
-    `options` are those of the command, `joint` is the decision for all sweeps together.
+    `options` are those of the command, `joint` is the decision for all sweeps together, `tables` are the files that the page
+    lists.
     """
     advised = match_advice(sweeps, results, advice)
     drawings, missing = split_by_room(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
@@ -73,7 +76,7 @@ def write_page(
         "missing": missing,
         "joint": with_minus(joint),
         "runs": runs_of(results),
-        "files": [(name, caption) for name, caption in TABLES.items() if (home / name).is_file()],
+        "files": [(name, caption) for name, caption in TABLES.items() if home / name in tables],
         "rebuild": " ".join(["python -m sdbench.report", *map(folder_of, results), *map(shlex.quote, options)]),
         **fixed_parts(),
     }
