@@ -198,7 +198,8 @@ def _slope_of(part: pd.DataFrame, x: str, y: str, *, level: float) -> Estimate:
 
 
 def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, float]:
-    """Return how much sooner than the target alone, and than lossless at the same draft length, requests are answered.
+    """Return how much sooner than the target alone, and than lossless at the same draft length, requests are answered. Of several
+    lossless settings at this length, that of the same drafter counts.
 
     Only requests that both settings answered are compared, their seconds summed by example. `unpaired` is the number of requests
     that were left out of the comparison with lossless.
@@ -208,6 +209,8 @@ def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, 
         base = same[same["verifier"] == name]
         if name == "lossless" and first["num_draft"]:
             base = base[base["num_draft"] == first["num_draft"]]
+            same_drafter = base[base["drafter"] == first["drafter"]]
+            base = same_drafter if len(same_drafter) else base
         if len(base) and base["cell"].nunique() == 1:
             pairs = base.merge(part, on=[*LOOP, "request", "example"], suffixes=("_base", ""))
             both = pairs.dropna(subset=["e2el_s_base", "e2el_s"])

@@ -153,7 +153,9 @@ class Sweep:
     @cached_property
     def open_load(self) -> pd.DataFrame:
         """Latency, goodput and throughput by cell and arrival rate at a server."""
-        return open_load_table(self.select(self.results.open_loads), self.slo)
+        loads = self.select(self.results.open_loads)
+        # Names with the options in which drafters differ.
+        return open_load_table(loads.assign(drafter=loads["cell"].map(self.cells["drafter"])), self.slo)
 
     @cached_property
     def placed(self) -> Mapping[str, list[str]]:

@@ -27,6 +27,7 @@ def queue(
                 "cell": cell,
                 "verifier": cell,
                 "num_draft": 3,
+                "drafter": "model",
                 "rate": rate,
                 "repeat": 0,
                 "request": number,
@@ -221,6 +222,22 @@ def test_gains_are_of_the_same_arrivals_and_sentences_say_up_to_which_rate():
     assert "goodput (e2el within 1 s) is highest at " in first
     assert "times as soon as with lossless at 20 requests/s" in second
     assert "as soon as" not in first
+
+
+def test_a_gain_is_over_lossless_of_the_same_drafter():
+    """With lossless of two drafters at a draft length there was no gain."""
+    lossless = [
+        queue(name, 2.0, seconds, verifier="lossless", drafter=name) for name, seconds in (("a", 0.3), ("b", 0.2))
+    ]
+    rule = queue("rule", 2.0, 0.1, verifier="ensemble", drafter="b")
+    columns = ["gain_over_lossless", "gain_over_lossless_low", "gain_over_lossless_high", "unpaired"]
+    both, alone, other = (
+        open_load_table(pd.concat([rule, *bases])).set_index("cell").loc["rule", columns].tolist()
+        for bases in (lossless, lossless[1:], lossless[:1])
+    )
+    assert both == alone
+    assert both[0] > 1.5
+    assert other[0] > both[0], "the only lossless setting at this draft length is of another drafter"
 
 
 def test_only_the_newest_schedule_of_a_rate_counts():

@@ -27,6 +27,7 @@ from sdbench.report.figures import DRAW
 from sdbench.report.figures.planes import GRIDS
 from sdbench.report.figures.style import CYCLE, MARKS, house_style
 from sdbench.report.sweep import MOST_NAMED, sweeps_of
+from tests.metrics.test_open_load import queue
 from tests.records.synthetic import Shape, sweep, write_synthetic
 
 
@@ -154,6 +155,29 @@ def test_options_with_which_a_server_drafts_are_in_a_name_where_they_differ(tmp_
     (only,) = sweeps_of([results], [summarise(results, resamples=50)])
     names = ["target alone", "lossless model p_min=0 K=5", "lossless model p_min=0.5 K=5"]
     assert only.cells["label"].tolist() == names
+
+
+def test_a_gain_under_load_is_over_lossless_with_the_same_options_of_the_drafter(tmp_path):
+    """Two lossless settings with drafters of one name; the slower one drafts as the rule does."""
+    home, shape = tmp_path / "served", Shape(64)
+    plain = sweep("llama-tiny", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=1.0)
+    by_name = {c.verifier: c for c in plain}
+    cells = [
+        replace(
+            by_name[rule],
+            content={**by_name[rule].content, "engine": {"name": "llamacpp", "speculative": {"p_min": p_min}}},
+        )
+        for rule, p_min in (("lossless", 0), ("lossless", 0.5), ("ensemble", 0.5))
+    ]
+    with Store.open(home, config={}, provenance={}) as store:
+        store.add_cells(cells)
+        store.append_generations([shape.decode(c, str(i)) for c in cells for i in range(4)])
+    results = sdbench.read(home)
+    labels = [{"verifier": c.verifier, "drafter": c.drafter, "num_draft": c.num_draft} for c in cells]
+    loads = [queue(c.key, 2.0, s, **more) for c, s, more in zip(cells, (0.1, 0.2, 0.1), labels, strict=True)]
+    results.__dict__["open_loads"] = pd.concat(loads)
+    (only,) = sweeps_of([results], [summarise(results, resamples=50)])
+    assert only.open_load.set_index("cell").at[cells[2].key, "gain_over_lossless"] > 1.5
 
 
 @pytest.mark.parametrize(
