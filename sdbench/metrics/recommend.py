@@ -131,12 +131,15 @@ def at_speed(sweep: Weighed, speed: float, margin: float) -> Advice:
     lossless = {key: over for key, over in sweep.lossless.items() if over is not None}
     if not timed and not lossless:
         return replace(bare, text=f"{sweep.title}: none yet: no speed was measured; run again with timing on.")
-    level = 1 - 2 * ALPHA / (len(timed) + len(lossless))
+    num_timed = len(timed) + len(lossless)
+    level = 1 - 2 * ALPHA / num_timed
+    limits = sentences.level_text(level, num_timed)
     over = {key: at_level(ratio, level) for key, ratio in (timed | lossless).items()}
     free = max((key for key in lossless if over[key].low >= speed), key=lambda key: over[key].value, default=None)
     if free is not None:
-        text = f"stay {sweep.names[free]}: {sentences.ratio_text(over[free])} the target alone reaches {speed:g}× without any loss."
-        return replace(bare, text=f"{sweep.title}: {text}", speedup=over[free], kind="stay", rival=free)
+        ratio = f"{sentences.ratio_text(over[free])} the target alone"
+        text = f"{sweep.title}: stay {sweep.names[free]}: {ratio} reaches {speed:g}× without any loss{limits}."
+        return replace(bare, text=text, speedup=over[free], kind="stay", rival=free)
     if sweep.quality is not None and not sweep.quality.low > margin:
         return replace(bare, text=f"{sweep.title}: none: {sentences.at_the_floor(sweep, sweep.quality, f'{margin:g}')}")
     fast = [[test for test in curve if test.cell in over and over[test.cell].low >= speed] for curve in sweep.curves]
@@ -145,10 +148,10 @@ def at_speed(sweep: Weighed, speed: float, margin: float) -> Advice:
     reached = [next((test for test in tests if test not in failing and test not in later), None) for tests in fast]
     best = max((test for test in reached if test is not None), key=lambda test: test.change, default=None)
     if best is None:
-        words = sentences.too_slow(sweep, speed, over, failing=failing, later=later, margin=margin)
+        words = sentences.too_slow(sweep, speed, over, failing=failing, later=later, margin=margin, limits=limits)
         return replace(bare, text=f"{sweep.title}: none: {words}")
     gain, reach = sweep.gains[best.cell], over[best.cell]
-    text = f"{sweep.title}: {sentences.at_speed(sweep, best, gain, reach, speed, margin)}"
+    text = f"{sweep.title}: {sentences.at_speed(sweep, best, gain, reach, speed, margin, limits)}"
     return replace(
         bare, kind="ship", cell=best.cell, text=text, speedup=reach, gain=gain.over_lossless, rival=gain.best
     )

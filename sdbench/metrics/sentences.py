@@ -90,13 +90,21 @@ class Wording:
         return " ".join([*notes, *remarks(sweep)])
 
 
-def at_speed(sweep: Weighed, best: Comparison, gain: Gain, over_target: Estimate, speed: float, margin: float) -> str:
-    """A setting that is fast enough, and its loss."""
+def at_speed(
+    sweep: Weighed, best: Comparison, gain: Gain, over_target: Estimate, speed: float, margin: float, limits: str
+) -> str:
+    """A setting that is fast enough, and its loss; `limits` is the level of the limits of `over_target`."""
     limit = f"at worst {limit_text(best.worst, margin)}"
     change = f"{format_signed(best.change)} points of {sweep.metric.name} against lossless, {limit}"
-    over = f"{ratio_text(over_target)} the target alone (asked for {speed:g}×), {gain_text(sweep, gain, best.cell)}"
+    target = f"{ratio_text(over_target)} the target alone (asked for {speed:g}×{limits})"
+    over = f"{target}, {gain_text(sweep, gain, best.cell)}"
     text = f"ship {sweep.names[best.cell]}: {over}; {change} (n={best.difference.n})."
     return " ".join([text, *length_warning(sweep, best.cell), *remarks(sweep)])
+
+
+def level_text(level: float, num_timed: int) -> str:
+    """Return the level of limits over the target alone if it is not 95 %, as the end of a sentence; otherwise ""."""
+    return f"; limits at {100 * level:.4g} % each, since {num_timed} settings were timed" if num_timed > 1 else ""
 
 
 def too_slow(
@@ -107,6 +115,7 @@ def too_slow(
     failing: Sequence[Comparison],
     later: Sequence[Comparison],
     margin: float,
+    limits: str,
 ) -> str:
     """No setting is fast enough, or all that are fast enough fail or do not answer sooner; `over` is the speed of each."""
     setting = "usable setting"
@@ -120,7 +129,7 @@ def too_slow(
         reason = f"{faster}, but that {answer_text(sweep)} comes sooner is not proven ({known})"
     else:
         nearest = max(over, key=lambda key: over[key].low)
-        setting, reason = "setting", f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}"
+        setting, reason = "setting", f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}{limits}"
     return " ".join([f"no {setting} is proven to reach {speed:g}× the target alone; {reason}.", *remarks(sweep)])
 
 

@@ -471,6 +471,19 @@ def test_at_a_fixed_speed_the_strictest_fast_enough_setting_is_shipped_or_lossle
     )
 
 
+@pytest.mark.parametrize("speed", [1.5, 1.8, 3.0])
+def test_at_a_fixed_speed_the_level_of_the_limits_is_named(speed):
+    """Of four ratios each is shown at 98.75 %, and read as one at 95 %; a single one is."""
+    sweep = weighed(dict.fromkeys(range(3), (1.1, 1.2)))
+    over = {str(i): Estimate(value, 0.98 * value, 1.02 * value, 12) for i, value in enumerate((1.7, 1.9, 2.4))}
+    gains = {key: replace(sweep.gains[key], over_target=ratio) for key, ratio in over.items()}
+    level = "; limits at 98.75 % each, since 4 settings were timed"
+    assert level in at_speed(replace(sweep, gains=gains), speed, 5.0).text
+    only = replace(sweep, gains={"2": gains["2"]}, lossless={})
+    assert "2.40× [2.35, 2.45]" in at_speed(only, speed, 5.0).text
+    assert "limits at" not in at_speed(only, speed, 5.0).text
+
+
 def test_sweeps_that_differ_only_in_seed_or_temperature_have_different_names():
     one = {"model": "m", "task": "t", "temperature": 0.0, "protocol": "p", "content": {"seed": 0}}
     seeds = [pd.DataFrame([one | {"content": {"seed": seed}}]) for seed in (0, 1)]

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from pathlib import Path
 
+import lxml.html
 import numpy as np
 import pytest
 
@@ -11,6 +12,8 @@ from sdbench.metrics.recommend import recommend
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.theory import laws
 from sdbench.records import GenerationRecord, Store, read
+from sdbench.report.build import worked_out
+from sdbench.report.page import write_page
 from sdbench.report.page.verdicts import losses_of, match_advice
 from sdbench.report.sweep import Sweep, sweeps_of
 from sdbench.types import Metric
@@ -44,6 +47,19 @@ def test_a_verdict_stands_under_its_sweep_if_another_length_cannot_be_decided(tm
     assert {each.sweep.padded_to: "cannot tell" in each.advice.text for each in matched} == {
         length: length == unreadable for length in (128, 512)
     }
+
+
+def test_at_a_fixed_speed_no_error_of_a_loss_is_stated(tmp_path: Path):
+    """The page said that a loss beyond the margin is rare, and recommended joint=true, which refuses speed=."""
+    home = write_synthetic(tmp_path / "two", models=("a", "b"), n=55, ws=(0.5,), repeats=1)
+    work = worked_out([home], speed=1.2)
+    tree = lxml.html.parse(write_page(home, work.results, work.sweeps, work.advice)).getroot()
+    assert not tree.xpath("//*[@id='errors']")
+    assert "joint=true" not in tree.xpath("string(//section[@id='recommendation'])")
+    assert "No loss is tested against a margin" in tree.xpath("normalize-space(//*[@id='fixed-speed'])")
+    sentences = tree.xpath("//p[@data-part='sentence']")
+    assert len(sentences) == 2
+    assert all("limits at 97.5 % each, since 2 settings were timed" in each.text_content() for each in sentences)
 
 
 def scored(home: Path, metric: Metric, values: dict[str, list[float]]) -> tuple[Sweep, str]:

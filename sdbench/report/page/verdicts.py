@@ -101,6 +101,7 @@ def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, 
         "metric": weighed.metric.name,
         "is_less_better": weighed.metric.best == "low",  # every difference is negative where quality is lost
         "margin": margin,
+        "has_margin": has_margin,
         "most": round(max(depth, 1.5 * margin), 1) if is_live else 0.0,
         "margin_at": _percent(-margin, span) if is_live else 0.0,
         "zero_at": _percent(0.0, span),
