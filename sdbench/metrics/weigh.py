@@ -276,8 +276,9 @@ class _Weigher:
 
     def _over_target(self, key: str, ratio: Callable[[str, str], Estimate | None] | None = None) -> Estimate | None:
         """Return speed, or another `ratio`, over the fastest target-alone baseline of the same pass."""
-        is_same_pair = (self.cells[["model", "task"]] == self.cells.loc[key, ["model", "task"]]).all(axis=1)
-        alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE) & is_same_pair]
+        # Not matched by the pair's name: if a folder has two names for one target, the target alone has the older name. A pass has
+        # one target.
+        alone = self.cells.index[self.cells["verifier"].isin(speed.ALONE)]
         best = self._passes.best_of(list(map(str, alone)), key)
         return None if best is None else (ratio or self._passes.ratio)(key, best)
 

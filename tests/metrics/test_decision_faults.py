@@ -1,5 +1,6 @@
 """A decision is not misled by long answers, failures, unfinished cells, a lucky first choice, or a task that shows nothing."""
 
+import copy
 import json
 import math
 from dataclasses import replace
@@ -16,6 +17,7 @@ from sdbench.metrics import gain, stats
 from sdbench.metrics.needed import examples_needed
 from sdbench.metrics.recommend import at_speed, breakpoints, decide, recommend
 from sdbench.metrics.safety import ALPHA, Comparison
+from sdbench.metrics.speed import ALONE
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.weigh import Gain, Weighed, weigh_sweeps
 from sdbench.types import Metric
@@ -85,6 +87,34 @@ def test_an_answer_must_come_sooner_than_from_the_target_alone():
 def test_where_nothing_is_safe_a_slow_lossless_is_named():
     text = decide(against_target((0.69, 0.9)), 0.1).text
     assert "Nor is lossless worth its drafts: lossless K=7 runs at 0.68× [0.60, 0.77]" in text
+
+
+def rename(results, verifiers):
+    """The same records with these cells under another name of the pair, as in a folder of two pairs with one target."""
+    other = copy.copy(results)
+    for name in ("cells", "timings", "generations"):
+        frame = getattr(results, name)
+        model = frame["model"].mask(frame["verifier"].isin(verifiers), "older")
+        other.__dict__[name] = frame.assign(model=model)
+    return other
+
+
+@pytest.mark.parametrize("verifiers", [ALONE, ("target",)])
+def test_a_target_with_another_name_of_the_pair_is_a_rival(results, verifiers):
+    """It was none, so that a setting slower than the target alone could be shipped."""
+
+    def speeds_of(sweep):
+        return sweep.lossless, {key: (gain.over_target, gain.sooner_target) for key, gain in sweep.gains.items()}
+
+    (sweep,), (other,) = (weigh_sweeps(each, resamples=200) for each in (results, rename(results, verifiers)))
+    assert decide(sweep, 45.0).kind == "ship"
+    assert decide(other, 45.0) == decide(sweep, 45.0)
+    assert speeds_of(other) == speeds_of(sweep)
+    assert at_speed(other, 1.01, 45.0) == at_speed(sweep, 1.01, 45.0)
+    fast, is_alone = rename(results, verifiers), results.timings["verifier"].isin(verifiers)
+    fast.__dict__["timings"] = fast.timings.assign(decode_s=fast.timings["decode_s"].mask(is_alone, 1e-3))
+    (sweep,) = weigh_sweeps(fast, resamples=200)
+    assert decide(sweep, 45.0).kind == "alone"
 
 
 # Several settings are tested for speed
