@@ -170,9 +170,9 @@ def write_tables(home: Path, work: WorkedOut) -> tuple[Path, ...]:
         tables["together"] = together[["folder", *work.summaries[0].columns]]
     (home / "tables").mkdir(exist_ok=True)
     paths += [write_whole(home / "tables" / f"{name}.csv", frame.to_csv(index=False)) for name, frame in tables.items()]
-    # In a results folder the summary of its records stays.
-    is_results = (home / "records").is_dir()
-    remove_old(home, [name for name in TABLES if name.startswith("tables/") or not is_results], paths)
+    # An earlier report's summary goes, but not that of a results folder's records, nor files that no report wrote.
+    is_of_report = (home / "report.html").is_file() and not (home / "records").is_dir()
+    remove_old(home, [name for name in TABLES if name.startswith("tables/") or is_of_report], paths)
     return tuple(paths)
 
 
