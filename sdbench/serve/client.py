@@ -18,6 +18,7 @@ from sdbench.types import EngineError
 
 BUSY = (429, 502, 503, 504)
 FORBIDDEN = (401, 403)
+LIMITS = ("length", "limit")  # reasons of a server for ending a text at the number of tokens that it allows
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0  # before a retry, unless the server asks for more
 IsOver = Callable[[Sequence[Any]], bool]  # whether the last of these ids ends the text
@@ -163,7 +164,25 @@ class Client:
             raise UnansweredError(f"an error inside the answer: {_message(json.dumps(reader.last))}")
         if not reader.is_whole:
             raise UnansweredError("its answer ended early")
-        return await self.fill(body, reader.answer()) if fills else reader.answer()
+        answer = reader.answer()
+        self._refuse_cut(answer, reader.finish, body["max_tokens"])
+        return await self.fill(body, answer) if fills else answer
+
+    def _refuse_cut(self, answer: Answer, reason: str | None, most: int) -> None:
+        """Raise if the server ended a text that had neither an end nor `most` tokens: EngineError if it has a lower limit,
+        UnansweredError if it gave the request up. Where it reports no reason, nothing is known.
+        """
+        if answer.is_stopped or reason is None or answer.num_tokens >= most:
+            return
+        if reason in LIMITS:
+            raise EngineError(
+                f"the server at {self.url} has a limit lower than max_new_tokens: it ended an answer at {answer.num_tokens} of "
+                f"{most} tokens; raise its limit (of vLLM max_new_tokens in --override-generation-config, or the context length), "
+                "or lower max_new_tokens"
+            )
+        raise UnansweredError(
+            f"its answer ended at {answer.num_tokens} of {most} tokens with {self.dialect.finish}={reason}"
+        )
 
     async def fill(self, body: Mapping[str, Any], answer: Answer) -> Answer:
         """Return an answer with the ids that its stream omitted, from the same request without streaming, which is another load

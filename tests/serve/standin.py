@@ -272,6 +272,7 @@ class StandIn:
     ) -> None:
         steps = [1, *(kept + 1 for kept in text.accepted or [0] * len(text.ids))]
         ids = [10**6] * len(text.ids) if fault == "ids" else text.ids
+        ids = ids[:2] if fault in ("abort", "length") else ids
         place, first_s = 0, 0.0
         for number, size in enumerate(steps):
             new = ids[place : place + size]
@@ -282,6 +283,7 @@ class StandIn:
             first_s = first_s or time.perf_counter() - begin
             is_last = place >= len(ids)
             ended = None if not is_last else "length" if len(ids) >= body["max_tokens"] else "stop"
+            ended = fault if is_last and fault in ("abort", "length") else ended
             choice = {"index": 0, "text": self._text(new, fault), "finish_reason": ended}
             await _send(response, {"choices": [choice | ({"token_ids": new} if self.has_ids else {})]})
             if fault in ("truncate", "cut") and number == 1:

@@ -77,7 +77,7 @@ def test_an_answer_has_ids_steps_times_and_its_own_text(started, byte_pieces):
     assert server.seen == [BODY]
 
 
-@pytest.mark.parametrize("fault", ["drop", "429", "503", "truncate", "cut", "slow"])
+@pytest.mark.parametrize("fault", ["drop", "429", "503", "truncate", "cut", "abort", "slow"])
 def test_a_fault_is_survived_and_the_answer_is_the_undisturbed_one(fault, started):
     server, client, pump = started()
     usual = ask(pump, client)
@@ -85,6 +85,18 @@ def test_a_fault_is_survived_and_the_answer_is_the_undisturbed_one(fault, starte
     answer = ask(pump, client)
     assert (answer.ids, answer.text, answer.steps) == (usual.ids, usual.text, usual.steps)
     assert answer.num_asked == (1 if fault == "slow" else 2)
+
+
+def test_a_text_that_the_server_cuts_at_a_limit_of_its_own_is_refused_in_one_sentence(started):
+    server, client, pump = started()
+    server.faults = ["length"]
+    with pytest.raises(
+        EngineError, match="a limit lower than max_new_tokens: it ended an answer at 2 of 20 tokens"
+    ) as told:
+        ask(pump, client)
+    assert "\n" not in str(told.value)
+    assert len(server.seen) == 1, "it would cut the same text again"
+    assert len(ask(pump, client, max_tokens=2).ids) == 2
 
 
 def test_a_header_may_be_a_number(started):

@@ -152,6 +152,19 @@ def test_token_ids_that_no_model_has_are_never_a_text(served_words, standin, tmp
     assert "answers with the token id 1000000, and the model has" in capsys.readouterr().err
 
 
+def test_a_text_that_the_server_cuts_short_is_never_recorded(served_words, standin, tmp_path, capsys):
+    """It was recorded as one that reached max_new_tokens."""
+    server = standin()
+    words = [*served_words(tmp_path, batch_size=1), *engine_words(server)]
+    server.faults = ["", "", "length"]  # the first request looks at the server
+    assert main(words) == 1
+    assert "it ended an answer at 2 of 24 tokens" in capsys.readouterr().err
+    assert len(read(tmp_path / NAME).generations) == 1
+    server.faults = ["", "abort"]
+    assert main(words) == 0
+    assert read(tmp_path / NAME).generations["tokens"].gt(2).tolist() == [True] * 3
+
+
 def test_a_retry_waits_as_long_as_the_server_asks(raw_tokenizer, standin):
     import time
 
