@@ -53,6 +53,7 @@ class Measured:
     rest_s: float = math.nan
     drafted_per_round: float = math.nan  # for one text
     reads_prompt: bool = False  # the first round also read the prompt, and prefill_s lacks its seconds
+    first_tokens: int = 0  # tokens that came with the prefill; decode_s lacks their seconds
 
 
 def machine() -> str:

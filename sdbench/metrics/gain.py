@@ -12,9 +12,10 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics.cells import lossless_rules
+from sdbench.metrics.speed import with_decoded
 from sdbench.metrics.stats import NAN, Estimate, rates_interval, student
 
-SUMS = ["tokens", "decode_s", "total_s"]
+SUMS = ["decoded_tokens", "decode_s", "total_s"]
 RATES = (1, -1, -1, 1)  # tokens per second over those of the base
 TIMES = (-1, 1)  # the base's seconds per answer, including its prompt, over those of the cell
 
@@ -23,13 +24,13 @@ TIMES = (-1, 1)  # the base's seconds per answer, including its prompt, over tho
 class Passes:
     """Every latency pass of a folder: the times of each cell for each example, its repeats averaged."""
 
-    sums: pd.DataFrame  # [pass_id, cell, example]: tokens, decode_s, total_s
+    sums: pd.DataFrame  # [pass_id, cell, example]: decoded_tokens, decode_s, total_s
     started: pd.Series  # [pass_id, cell]: when its last timing began
 
     @classmethod
     def of(cls, timings: pd.DataFrame) -> "Passes":
         whole = timings[~timings["is_split"].astype(bool)]
-        whole = whole.assign(total_s=whole["prefill_s"] + whole["decode_s"])
+        whole = with_decoded(whole).assign(total_s=whole["prefill_s"] + whole["decode_s"])
         sums = whole.groupby(["pass_id", "cell", "example"], sort=True)[
             SUMS
         ].mean()  # cells may have other numbers of repeats
@@ -56,7 +57,7 @@ class Passes:
 
     def ratio(self, cell: str, base: str, *, level: float = 0.95) -> Estimate | None:
         """Return tokens per second of `cell` over those of `base` in the newest pass that timed both; None if there is none."""
-        return self._ratio(cell, base, ["tokens", "decode_s"], RATES, level)
+        return self._ratio(cell, base, ["decoded_tokens", "decode_s"], RATES, level)
 
     def sooner(self, cell: str, base: str) -> Estimate | None:
         """Return the seconds per answer of `base` over those of `cell`, whatever the lengths of their texts."""
@@ -78,7 +79,7 @@ class Passes:
             return None
         held = frame.groupby(level="cell").sum()
         held = held[held.index.isin(list(keys))]
-        return str((held["tokens"] / held["decode_s"]).idxmax())
+        return str((held["decoded_tokens"] / held["decode_s"]).fillna(0).idxmax())
 
 
 def at_level(estimate: Estimate, level: float) -> Estimate:

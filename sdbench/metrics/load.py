@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 
 from sdbench.metrics.columns import spread, spread_names
-from sdbench.metrics.speed import FIRST_TOKEN, first_token_of
+from sdbench.metrics.speed import FIRST_TOKEN, first_token_of, with_decoded
 from sdbench.metrics.stats import NAN, median_interval, rates_interval
 
 RATES = ("tokens_per_s_user", *FIRST_TOKEN, "speedup_user")
@@ -18,6 +18,7 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
     """Return one row per cell and concurrency of its newest pass. Speed-ups are over the target alone at the same concurrency
     of the same pass; `overhead` is the share of a request's time that the server does not report.
     """
+    loads = with_decoded(loads)
     rows = []
     for (cell, concurrency), part in loads.groupby(KEY, sort=True):  # type: ignore[misc]
         newest = part["pass_id"].max()  # an id begins with the time
@@ -27,12 +28,12 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
         row: dict[str, Any] = {"cell": cell, "concurrency": int(concurrency), "n": current["example"].nunique()}
         row["reached"] = current["reached"].mean()
         users = users_of(current)
-        sums = users.groupby("example", sort=True)[["tokens", "decode_s"]].sum()
+        sums = users.groupby("example", sort=True)[["decoded_tokens", "decode_s"]].sum()
         row |= spread("tokens_per_s_user", rates_interval(sums.to_numpy(np.float64), (1, -1), level=level))
         for name, seconds in first_token_of(users).items():
             row |= spread(name, median_interval(seconds.dropna(), level=level))
         if len(base):
-            alone = users_of(base).groupby("example", sort=True)[["tokens", "decode_s"]].sum()
+            alone = users_of(base).groupby("example", sort=True)[["decoded_tokens", "decode_s"]].sum()
             pairs = sums.join(alone.add_suffix("_base"), how="inner").to_numpy(np.float64)
             row |= spread("speedup_user", rates_interval(pairs, (1, -1, -1, 1), level=level))
             row["speedup_all"] = in_all(current) / in_all(base)

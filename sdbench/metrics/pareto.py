@@ -157,7 +157,7 @@ def _speedups(pairs: Mapping[str, pd.DataFrame], resamples: int, seed: int) -> t
 
     Where the units of several passes are resampled together, a resample may contain none of a cell.
     """
-    names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
+    names = ["decoded_tokens", "decode_s", "decoded_tokens_base", "decode_s_base"]
     groups: defaultdict[tuple[Any, ...], dict[str, Array]] = defaultdict(dict)
     for cell, pair in pairs.items():
         frame = pair.groupby(["pass_id", "example"], sort=True)[names].sum()

@@ -19,7 +19,7 @@ from sdbench.records import Results
 DRIFT = 0.1  # relative change of the machine's speed within a pass from which on the report warns
 ALONE = ("target", "generate")  # the target alone, by this engine and by transformers
 UNIT = ["example", "repeat"]
-TIMES = ["tokens", "prefill_s", "decode_s"]
+TIMES = ["tokens", "decoded_tokens", "prefill_s", "decode_s"]
 PARTS = ("draft_s", "verify_s", "rest_s")
 SPLITS = (*PARTS, "split_s")
 SPLIT_KINDS = ("draft", "verify")  # calls whose costs come from the split repeat
@@ -49,16 +49,22 @@ def of_newest_pass(timings: pd.DataFrame) -> pd.DataFrame:
     return timings[timings["pass_id"].to_numpy() == timings["cell"].map(newest).to_numpy()]
 
 
+def with_decoded(rows: pd.DataFrame) -> pd.DataFrame:
+    """Return timings or loads with `decoded_tokens`, those that came in `decode_s`: not the first chunk of a server's answer."""
+    return rows.assign(decoded_tokens=rows["tokens"] - rows["first_tokens"])
+
+
 def against_baseline(timings: pd.DataFrame) -> dict[str, pd.DataFrame]:
     """Return {cell: one row per (example, repeat), its times beside those (`_base`) of the fastest target-alone baseline}."""
+    timings = with_decoded(timings)
     pairs: dict[str, pd.DataFrame] = {}
     newest = latest_pass(timings)
     for cell, rows in newest.groupby("cell", sort=True):
         rivals = newest if newest["pass_id"].nunique() == 1 else timings[~timings["is_split"].astype(bool)]
         # Not matched by the pair's name: if a folder has two names for one target, the target alone has the older name.
         alone = rivals[(rivals["pass_id"] == rows["pass_id"].iloc[0]) & rivals["verifier"].isin(ALONE)]
-        rate = alone.groupby("cell")[["tokens", "decode_s"]].sum()
-        base = alone[alone["cell"] == (rate["tokens"] / rate["decode_s"]).idxmax()]
+        rate = alone.groupby("cell")[["decoded_tokens", "decode_s"]].sum()
+        base = alone[alone["cell"] == (rate["decoded_tokens"] / rate["decode_s"]).fillna(0).idxmax()]
         pairs[str(cell)] = rows[COLUMNS].merge(base[[*UNIT, *TIMES]], on=UNIT, suffixes=("", "_base"))
     return pairs
 
@@ -78,11 +84,14 @@ def _against(pair: pd.DataFrame, *, level: float = 0.95, resamples: int = 10_000
     """Return every speed of one cell; `speedup_median` is that of the middle example, which a single slow one does not change."""
     rows = by_example(pair)
     whole = rows.assign(
-        decode_s=rows["prefill_s"] + rows["decode_s"], decode_s_base=rows["prefill_s_base"] + rows["decode_s_base"]
+        decoded_tokens=rows["tokens"],
+        decoded_tokens_base=rows["tokens_base"],
+        decode_s=rows["prefill_s"] + rows["decode_s"],
+        decode_s_base=rows["prefill_s_base"] + rows["decode_s_base"],
     )
     paced = rows[(rows["decode_s"] > 0) & (rows["decode_s_base"] > 0)]  # an answer in one piece has no decoding time
-    typical = paced["tokens"] / paced["decode_s"] / (paced["tokens_base"] / paced["decode_s_base"])
-    rate, ratio = ["tokens", "decode_s"], ["tokens", "decode_s", "tokens_base", "decode_s_base"]
+    typical = paced["decoded_tokens"] / paced["decode_s"] / (paced["decoded_tokens_base"] / paced["decode_s_base"])
+    rate, ratio = ["decoded_tokens", "decode_s"], ["decoded_tokens", "decode_s", "decoded_tokens_base", "decode_s_base"]
     return {
         "tokens_per_s": rates_interval(rows[rate].to_numpy(np.float64), (1, -1), level=level),
         "speedup": rates_interval(rows[ratio].to_numpy(np.float64), (1, -1, -1, 1), level=level),

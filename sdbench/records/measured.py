@@ -39,6 +39,7 @@ class TimingRecord:
     stall: bool = False  # True: a first timing was far off its repeats and neighbours, and this is the second
     drafted_per_round: float = NAN  # tokens offered per round of a text, on average
     is_cached: bool = False  # whether the server may have had the prompt in its cache
+    first_tokens: int = 0  # tokens of the first chunk of a server's answer: their seconds are in prefill_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +87,7 @@ class LoadRecord:
     held_tokens: float = NAN  # tokens of this request that came within `held_s`
     reached: float = NAN
     is_cached: bool = False  # whether the server may have had the prompt in its cache
+    first_tokens: int = 0  # tokens of the first chunk: their seconds are in first_token_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -282,9 +282,9 @@ class Results:
 
         empty = plain_table([], kind, run="")
         table = pa.concat_tables([empty, *self._tables[kind].values()], promote_options="permissive")
-        unknown = {"bool": False, "string": "", "epoch": 0}
-        for index, column in enumerate(table.schema):  # records from before a flag, a name or `epoch` existed
-            if (name := "epoch" if column.name == "epoch" else str(column.type)) in unknown:
+        unknown = {"bool": False, "string": "", "epoch": 0, "first_tokens": 0}
+        for index, column in enumerate(table.schema):  # records from before a flag, a name or a count existed
+            if (name := column.name if column.name in unknown else str(column.type)) in unknown:
                 table = table.set_column(index, column.name, table[column.name].fill_null(unknown[name]))
         return table.to_pandas()
 

@@ -7,7 +7,7 @@ import pandas as pd
 from sdbench.metrics.load import load_table
 
 
-def loop(cell: str, concurrency: int, *, is_disturbed: bool = False) -> list[dict]:
+def loop(cell: str, concurrency: int, *, repeat: int = 0, is_disturbed: bool = False) -> list[dict]:
     seconds = math.nan if is_disturbed else 4.0
     return [
         {
@@ -15,15 +15,16 @@ def loop(cell: str, concurrency: int, *, is_disturbed: bool = False) -> list[dic
             "verifier": cell,
             "concurrency": concurrency,
             "pass_id": "p",
-            "repeat": 0,
+            "repeat": repeat,
             "reached": 1.0,
             "example": str(example),
             "tokens": 10,
+            "first_tokens": 1,
             "first_token_s": 0.1,
             "decode_s": 1.0 + example / 10,
             "block_s": seconds,
             "held_s": seconds,
-            "held_tokens": 40,
+            "held_tokens": 0 if is_disturbed else 40,
             "is_cached": False,
             **dict.fromkeys(("server_queue_s", "server_first_token_s", "server_decode_s"), math.nan),
         }

@@ -110,7 +110,7 @@ def few_timings(results, examples=("0", "1", "2")):
 def test_the_cells_of_one_pass_are_resampled_together(results):
     keys, few = keys_of(results), few_timings(results)
     joint = pareto.joint(timed_again(results, few), keys, rate="speedup", resamples=300)
-    names = ["tokens", "decode_s", "tokens_base", "decode_s_base"]
+    names = ["decoded_tokens", "decode_s", "decoded_tokens_base", "decode_s_base"]
     pairs = speed.against_baseline(few)
     sums = np.concatenate([pairs[key].groupby("example")[names].sum().to_numpy() for key in keys], 1)
     rates = [drawn[..., ::2] / drawn[..., 1::2] for drawn in (sums.sum(0), bootstrap_sums(sums, resamples=300, seed=1))]

@@ -19,8 +19,8 @@ def pairs(rng, n, repeats):
     base = np.exp(rng.normal(0, 0.05, n * repeats))
     # Σ/Σ estimates a ratio of means: exp(0.2²/2) more seconds than the middle example takes.
     own_s = own / math.exp(0.02) / SPEEDUP
-    times = {"tokens": 60.0, "prefill_s": 0.1, "decode_s": own_s}
-    base_times = {"tokens_base": 60.0, "prefill_s_base": 0.1, "decode_s_base": base}
+    times = {"tokens": 60.0, "decoded_tokens": 60.0, "prefill_s": 0.1, "decode_s": own_s}
+    base_times = {f"{name}_base": value for name, value in times.items()} | {"decode_s_base": base}
     return pd.DataFrame(
         {"pass_id": "a", "example": example, "repeat": np.tile(np.arange(repeats), n), **times, **base_times}
     )
@@ -135,7 +135,7 @@ def test_repeats_that_one_setting_lacks_make_no_answer_come_sooner():
     rows = [("lossless", example, repeat) for example in "xyz" for repeat in range(3)]
     rows += [("ensemble", example, 0) for example in "xyz"]
     timings = pd.DataFrame(rows, columns=["cell", "example", "repeat"]).assign(
-        pass_id="a", is_split=False, started_at=1.0, tokens=10, prefill_s=1.0, decode_s=2.0
+        pass_id="a", is_split=False, started_at=1.0, tokens=10, first_tokens=0, prefill_s=1.0, decode_s=2.0
     )
     empty = timings.iloc[:1].assign(example="without a token", decode_s=math.nan, tokens=0)
     for passes in (Passes.of(timings), Passes.of(pd.concat([timings, empty, empty.assign(cell="ensemble")]))):

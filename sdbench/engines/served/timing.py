@@ -87,6 +87,11 @@ class TimedRequest:
     def end(self) -> float:
         return self.begin + (self.answer.chunks[-1][0] if self.answer.chunks else 0.0)
 
+    @property
+    def first_tokens(self) -> int:
+        """Tokens of the first chunk, which came at the end of the prefill."""
+        return min(self.tokens, self.answer.chunks[0][1]) if self.answer.chunks else 0
+
 
 def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
     """Choose the blocks that the newest pass on these servers lacks."""
@@ -263,6 +268,7 @@ def loads(
             ),
             reached=under_way_s / held_s if held_s else math.nan,
             is_cached=is_cached,
+            first_tokens=request.first_tokens,
         )
         for request in requests
     ]
@@ -278,5 +284,6 @@ def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> Timin
         decode_s=answer.decode_s,
         first_token_s=answer.first_token_s,
         rounds_s=tuple(after - before for before, after in pairwise(times)),
+        first_tokens=request.first_tokens,
     )
     return timing_record(plan, block.cell, request.ask.example, block.repeat, measured, started_at=answer.started_at)
