@@ -47,9 +47,9 @@ def users_of(part: pd.DataFrame) -> pd.DataFrame:
 
 
 def in_all(part: pd.DataFrame) -> float:
-    """Return tokens per second of all users while all of them were busy; NaN if a block was disturbed."""
-    blocks = part.groupby("repeat").agg(tokens=("held_tokens", "sum"), seconds=("held_s", "first"))
-    return float(blocks["tokens"].sum() / blocks["seconds"].sum(skipna=False)) if len(blocks) else NAN
+    """Return tokens per second of all users while all of them were busy, over the undisturbed repeats; NaN without one."""
+    blocks = part.groupby("repeat").agg(tokens=("held_tokens", "sum"), seconds=("held_s", "first")).dropna()
+    return float(blocks["tokens"].sum() / blocks["seconds"].sum()) if len(blocks) else NAN
 
 
 def overhead(part: pd.DataFrame) -> float:

@@ -40,3 +40,12 @@ def test_a_loop_with_repeated_requests_has_no_speed_of_a_user():
     assert table.loc[("lossless", 8), users].isna().all()
     assert table.loc[("ensemble", 8), users].notna().all()
     assert table.loc[("lossless", 1), users].notna().all(), "with one user a repeat changes nothing"
+
+
+def test_a_disturbed_repeat_is_left_out_of_the_tokens_of_all_users():
+    """It made those of all repeats unknown."""
+    rows = [*loop("lossless", 8), *loop("lossless", 8, repeat=1, is_disturbed=True)]
+    (row,) = load_table(pd.DataFrame(rows)).to_dict("records")
+    assert row["tokens_per_s_all"] == 4 * 40 / 4.0
+    (row,) = load_table(pd.DataFrame(rows[4:])).to_dict("records")
+    assert math.isnan(row["tokens_per_s_all"])

@@ -267,6 +267,24 @@ def test_the_latency_pass_is_a_closed_loop_at_each_concurrency(served_words, sta
     assert len(salts) < len(server.seen), "those of the quality pass are not timed"
 
 
+@pytest.mark.parametrize(("num_loops", "is_disturbed"), [(1, False), (3, True)])
+def test_a_loop_of_users_with_a_failed_request_is_sent_again(
+    num_loops, is_disturbed, served_words, standin, tmp_path, capsys
+):
+    """Its speed under load was lost at the first failure."""
+    server = standin()
+    before, loop = 1 + 2 + 1 + 2, 10  # a look, two texts, a warm-up, a single user; then three users
+    server.faults = [""] * before + ["", "429", *[""] * (loop - 1)] * num_loops
+    words = [word for word in served_words(tmp_path, n=2, report="off") if word != "timing=off"]
+    words += [*engine_words(server), "timing.examples=2", "timing.repeats=1", "engine.concurrency=[1,3]"]
+    assert main(words) == 0
+    assert len(server.seen) == before + (loop + 1) * num_loops + (1 if is_disturbed else loop)
+    loads = read(tmp_path / NAME).loads.query("concurrency == 3")
+    assert len(loads) == loop
+    assert loads["held_s"].isna().tolist() == [is_disturbed] * loop
+    assert ("were repeated alone" in capsys.readouterr().err) == is_disturbed
+
+
 def test_a_requeued_job_with_force_times_servers_once(served_words, standin, tmp_path, monkeypatch):
     monkeypatch.setenv("ENVIRONMENT", "BATCH")
     monkeypatch.setattr("sdbench.passes.job.name_batch_job", lambda _: None)

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
 
 SINGLE = 1
 ASKS = 3  # requests of each user, at least
+AGAIN = 2  # times that a loop of several users is sent again because one of its requests failed at first
 
 
 class LoadBlock(NamedTuple):
@@ -196,8 +197,9 @@ def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask
 
 
 def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurrency: int) -> list[TimedRequest]:
-    """Run the closed loop: each user asks again when it has its answer. A request that had to be retried is asked alone
-    afterwards, so its seconds are not those of a server under load. Ids that a stream omitted are asked for at the end.
+    """Run the closed loop: each user asks again when it has its answer. If a request had to be retried, a loop of several users is
+    sent again, at most AGAIN times. Such requests of the last loop are then asked alone, so their seconds are not those of a
+    server under load. Ids that a stream omitted are asked for at the end.
     """
     client = decoder.servers.at(decoder.setting(cell)).client
 
@@ -214,6 +216,9 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
 
     try:
         answers = list(decoder.pump.each(asks, work, concurrency))
+        for _ in range(AGAIN if concurrency > SINGLE else 0):
+            if any(answer.num_asked > 1 for _, (_, answer) in answers):
+                answers = list(decoder.pump.each(asks, work, concurrency))
         again = [ask for ask, (_, answer) in answers if answer.num_asked > 1]
         answers = [pair for pair in answers if pair[0] not in again] + list(decoder.pump.each(again, work, SINGLE))
         filled = list(decoder.pump.each(sorted(answers, key=lambda pair: pair[0]), fill, SINGLE))
