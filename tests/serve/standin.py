@@ -114,6 +114,7 @@ class StandIn:
     api_key: str | None = None
     faults: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
+    is_gone: bool = False  # a gateway answers for it, with 502 to everything
     step_s: float = 0.0
     served: int = 0
     under_way: int = 0
@@ -150,7 +151,7 @@ class StandIn:
         return f"http://{self.host}:{self.port}"
 
     def app(self) -> web.Application:
-        app = web.Application(client_max_size=2**26)
+        app = web.Application(client_max_size=2**26, middlewares=[self._gateway])
         shared = [
             web.get("/health", self._health),
             web.get("/v1/models", self._models),
@@ -158,6 +159,10 @@ class StandIn:
         ]
         app.add_routes([*shared, *self.routes()])
         return app
+
+    @web.middleware
+    async def _gateway(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        return web.Response(status=502, text="Bad Gateway") if self.is_gone else await handler(request)
 
     def routes(self) -> list[web.RouteDef]:
         return [
@@ -225,8 +230,14 @@ class StandIn:
             return web.json_response({"error": {"message": "busy"}}, status=int(fault), headers={"Retry-After": "0.2"})
         if fault in ("400", "500"):
             return web.json_response({"error": {"message": "w must be in [0, 1]"}}, status=int(fault))
+        if fault == "gone":
+            self.is_gone = True
+            return web.Response(status=502, text="Bad Gateway")
         if fault == "die":
             os._exit(17)
+        if fault == "dying":  # as vLLM's front end, which outlives its engine core
+            threading.Timer(1.0, os._exit, [17]).start()
+            return web.json_response({"error": {"message": "the engine core has died"}}, status=500)
         if fault == "drop":
             assert request.transport is not None
             request.transport.close()
@@ -365,7 +376,7 @@ def main(words: list[str]) -> None:
     server.context, server.api_key = given.max_model_len, os.environ.get("VLLM_API_KEY")
     server.step_s = float(os.environ.get("STANDIN_STEP_S", "0"))
     if died := os.environ.get("STANDIN_DIES_AFTER"):
-        server.faults = [""] * int(died) + ["die"]
+        server.faults = [""] * int(died) + [os.environ.get("STANDIN_DEATH", "die")]
     if child := os.environ.get("STANDIN_CHILD"):
         start_child(Path(child))
     web.run_app(server.app(), host=given.host, port=given.port, print=lambda *_: None)

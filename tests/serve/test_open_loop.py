@@ -115,17 +115,32 @@ def test_a_pass_that_was_cut_off_is_completed_by_the_same_command(sent_at, stand
 def test_failures_are_recorded_and_not_repeated(sent_at, standin, tmp_path):
     server = standin()
     assert sent_at(server, "timing.rate=400") == 0
-    server.faults = ["", "", "429", "drop", "500", "truncate"]
+    server.faults = ["", "", "429", "drop", "500", "truncate", "abort", "length"]
     assert sent_at(server, "timing.rate=[400,800]") == 0
     frame = read(tmp_path / NAME).open_loads
     failed = frame[frame["failure"] != ""]
-    assert len(failed) == 4
+    assert len(failed) == 6
     assert (failed["rate"] == 800).all()
     assert failed["tokens"].eq(0).all()
     assert failed["last_token_s"].isna().all()
     assert failed["gaps_s"].isna().all()
     assert frame.loc[frame["failure"] == "", "gaps_s"].map(len).gt(0).all()
-    assert failed["failure"].str.contains("HTTP 429").any()
+    for reason in ("HTTP 429", "at 2 of 24 tokens with finish_reason=abort", "a limit lower than max_new_tokens"):
+        assert failed["failure"].str.contains(reason).sum() == 1
+
+
+def test_a_loop_whose_server_died_behind_a_gateway_is_sent_again(sent_at, standin, tmp_path, capsys):
+    """It was recorded as one of a saturated server, and never sent again."""
+    server = standin()
+    server.faults = [""] * (1 + 2 + 1 + 2 + 6) + [
+        "gone"
+    ]  # a look, two texts, a warm-up, a closed loop, half the open one
+    assert sent_at(server, "timing.rate=400") == 1
+    assert "no longer lists its models at /v1/models; the last failure: HTTP 502" in capsys.readouterr().err
+    assert read(tmp_path / NAME).open_loads.empty
+    server.is_gone = False
+    assert sent_at(server, "timing.rate=400") == 0
+    assert read(tmp_path / NAME).open_loads["failure"].tolist() == [""] * 12
 
 
 @pytest.mark.slow

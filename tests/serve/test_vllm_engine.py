@@ -118,6 +118,18 @@ def test_a_server_that_dies_in_the_middle_costs_nothing_that_was_finished(
 
 
 @pytest.mark.slow
+def test_an_open_loop_in_which_a_server_dies_is_not_recorded(served_words, vllm_words, tmp_path, capsys, monkeypatch):
+    """Its front end outlives its engine core for a second, and still lists the models."""
+    plain = [word for word in served_words(tmp_path, n=2, report="off") if word != "timing=off"]
+    words = [*plain, *vllm_words, "timing.examples=2", "timing.requests=12", "timing.rate=400"]
+    monkeypatch.setenv("STANDIN_DIES_AFTER", "10")  # a look, a warm-up and a closed loop; then requests of the open one
+    monkeypatch.setenv("STANDIN_DEATH", "dying")
+    assert main(words) == 1
+    assert "ended with code 17; its log" in capsys.readouterr().err
+    assert read(tmp_path / NAME).open_loads.empty
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGINT])
 def test_when_the_harness_goes_so_do_the_server_and_what_it_started(how, served_words, vllm_words, tmp_path):
     note = tmp_path / "pids"

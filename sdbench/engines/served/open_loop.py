@@ -142,13 +142,12 @@ def _refuse_dead_server(decoder: ServedDecoder, client: Client, sent: list[SentR
     failures = [request.failure for request in sent if request.failure]
     if not failures:
         return
+    problem = "answered no request of the open loop" if len(failures) == len(sent) else ""
     try:
-        decoder.pump.run(client.get("/v1/models"))
-    except UnansweredError as error:
-        raise decoder.servers.explain(
-            client, EngineError(f"the server at {client.url} no longer answers: {error}")
-        ) from error
-    if len(failures) == len(sent):
-        raise EngineError(
-            f"the server at {client.url} answered no request of the open loop; the last failure: {failures[-1]}"
-        )
+        if not decoder.pump.run(client.models()):  # a gateway answers for a server that has ended
+            problem = "no longer lists its models at /v1/models"
+    except UnansweredError as fault:
+        problem = f"no longer answers ({fault})"
+    if problem or decoder.servers.death_of(client) is not None:
+        error = EngineError(f"the server at {client.url} {problem}; the last failure: {failures[-1]}")
+        raise decoder.servers.explain(client, error)

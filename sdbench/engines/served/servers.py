@@ -83,10 +83,14 @@ class Servers:
             if server.process is not None:
                 server.process.close()
 
+    def death_of(self, client: Client) -> str | None:
+        """Return how the server of a client ended; None if it still runs, or was not started here."""
+        processes = (server.process for server in self._open.values() if server.client is client)
+        return next((process.death(within_s=DYING_S) for process in processes if process is not None), None)
+
     def explain(self, client: Client, error: EngineError) -> EngineError:
         """Return the same error, or the reason why a server started here has ended."""
-        processes = (server.process for server in self._open.values() if server.client is client)
-        death = next((process.death(within_s=DYING_S) for process in processes if process is not None), None)
+        death = self.death_of(client)
         rest = "what was finished is in the records, and the same command goes on from there"
         return error if death is None else EngineError(f"{death}\n{rest}")
 
