@@ -61,6 +61,7 @@ class Dialect:
     info: str | None = None
     context: str | None = None  # of `info`: tokens of the longest text; servers like vLLM list it with the model
     context_flag: str = "max_model_len"  # the option that sets it
+    slots: str | None = None  # of `info`: requests that the server answers at a time; others wait
     counters_at: str = "/metrics"
     keeps_connections: bool = True  # False: it closes a connection after a stream; a new request needs a new one
     is_cumulative: bool = False  # whether each chunk repeats all ids so far

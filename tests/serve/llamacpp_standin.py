@@ -22,9 +22,10 @@ PROMPT_MS, TOKEN_MS = 12.5, 2.0
 
 @dataclass
 class LlamaCppStandIn(StandIn):
-    """`left_out`: positions of tokens whose ids a stream does not send."""
+    """`left_out`: positions of tokens whose ids a stream does not send. `slots`: as it reports them."""
 
     left_out: tuple[int, ...] = ()
+    slots: int = 1
     most_stops: int = 10**6
 
     def routes(self) -> list[web.RouteDef]:
@@ -33,7 +34,7 @@ class LlamaCppStandIn(StandIn):
     async def _props(self, request: web.Request) -> web.Response:
         self._refuse_without_key(request)
         size = {} if self.context is None else {"default_generation_settings": {"n_ctx": self.context}}
-        return web.json_response({"total_slots": 1, "model_path": self.model, "build_info": BUILD, **size})
+        return web.json_response({"total_slots": self.slots, "model_path": self.model, "build_info": BUILD, **size})
 
     async def _models(self, _: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [{"id": self.model, "owned_by": "llamacpp"}]})
@@ -124,6 +125,7 @@ def main(words: list[str]) -> None:
     if child := os.environ.get("STANDIN_CHILD"):
         start_child(Path(child))
     server = LlamaCppStandIn(maker, tokenizer, given.model, given.host, given.port)
+    server.slots = given.parallel
     server.context = given.ctx_size and given.ctx_size // given.parallel
     server.api_key = os.environ.get("LLAMA_API_KEY", "").partition(",")[0] or None
     web.run_app(server.app(), host=given.host, port=given.port, print=lambda *_: None)

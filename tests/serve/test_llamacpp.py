@@ -143,6 +143,15 @@ def test_the_number_of_slots_is_named_if_requests_arrive_at_a_rate(words, warnin
     assert ("at a time while requests arrive" in output) == bool(warning)
 
 
+@pytest.mark.parametrize(("levels", "num_warnings"), [("[1,3]", 1), ("[1]", 0)])
+def test_more_users_than_slots_are_a_warning(levels, num_warnings, served_words, llamacpp, tmp_path, capsys):
+    words = [word for word in served_words(tmp_path, n=2, report="off") if word != "timing=off"]
+    words += [*engine_words(llamacpp(), llamacpp(num_draft=0)), "timing.examples=2", f"engine.concurrency={levels}"]
+    assert main(words) == 0
+    warning = "the server answers 1 request at a time: at engine.concurrency=3 the others wait for a slot"
+    assert capsys.readouterr().err.count(warning) == num_warnings
+
+
 def test_prefetch_dequantises_nothing_that_no_run_reads(llamacpp_words, monkeypatch, capsys):
     monkeypatch.setattr("sdbench.lm.gguf.GGUFFile.weights", None)
     assert main(["--prefetch", *llamacpp_words]) == 0

@@ -36,3 +36,14 @@ def warn_of_overhead(store: Store, pass_id: str) -> None:
         warn(
             f"by its own clock the server took {share:.0%} less than the client's: the rest is {parts_of_overhead(loads)}"
         )
+
+
+def warn_of_slots(slots: object, levels: Sequence[int]) -> None:
+    """Warn if a closed loop has more users than the server has slots; other servers report none."""
+    more = [str(level) for level in levels if isinstance(slots, int) and level > slots]
+    if more:
+        requests, users = ("1 request", "1 user") if slots == 1 else (f"{slots} requests", f"{slots} users")
+        warn(
+            f"the server answers {requests} at a time: at engine.concurrency={' and '.join(more)} the others wait for a slot, and "
+            f"the speed of a user there is that of {users} at once"
+        )

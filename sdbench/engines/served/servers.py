@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sdbench.config import ConfigError, show
 from sdbench.engines.served.identity import keys_in, without_secrets
 from sdbench.engines.served.plugin import compare_versions, request_of
+from sdbench.engines.served.remarks import warn_of_slots
 from sdbench.engines.served.request import PLUGIN, ServerSetting, model_id_of, request_body
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import warn
@@ -132,6 +133,8 @@ class Servers:
             self._look_for_the_plugin(client, setting)
             answer = self._probe(client, setting)
             tells_steps = self._tells(client, setting, answer, version)
+            if self.job.run.timing is not None:
+                warn_of_slots(at(info, client.dialect.slots), self.kind.concurrency)
             facts = {
                 "url": url,
                 "setting": setting.label,
