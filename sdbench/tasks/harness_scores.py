@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from typing import Any
 
 from sdbench.config import ConfigError, nearest, show
@@ -103,8 +104,11 @@ def kind_of(task: Any, name: str, item: Any, bounds: Mapping[str, Sequence[float
 
 def statistics_of(aggregate: Callable[[Sequence[Any]], float], item: Any) -> Statistics | None:
     """Return the statistics of an aggregation of the harness over items such as this; None where it has none."""
-    known = STATISTICS.get(getattr(aggregate, "__name__", ""))
-    return known or (_sum_and_count if _is_sum_and_count(aggregate, item) else None)
+    name = getattr(aggregate, "__name__", "")
+    is_harness = aggregate is getattr(import_module("lm_eval.api.metrics"), name, None)
+    return (STATISTICS.get(name) if is_harness else None) or (
+        _sum_and_count if _is_sum_and_count(aggregate, item) else None
+    )
 
 
 def _texts(item: Any) -> tuple[list[str], list[list[str]]]:
@@ -145,7 +149,7 @@ def _is_sum_and_count(aggregate: Callable[[Sequence[Any]], float], item: Any) ->
         return False
 
 
-# By the name of the harness's aggregation.
+# By the name of the harness's aggregation, in lm_eval.api.metrics.
 STATISTICS: Mapping[str, Statistics] = {
     "bleu": _bleu,
     "chrf": _chrf,

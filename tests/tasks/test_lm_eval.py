@@ -20,6 +20,7 @@ import sdbench.tasks
 from sdbench.cli import main
 from sdbench.cli.command import expand
 from sdbench.config import ConfigError
+from sdbench.imports import import_object
 from sdbench.metrics.quality import CORPUS
 from sdbench.tasks.harness import CODE_EVAL
 from sdbench.tasks.harness_api import USED
@@ -55,18 +56,11 @@ def test_without_the_extra_the_way_to_it_is_named(uninstall):
 
 
 def aggregation(name):
-    """The harness's, word for word but for its reshaping."""
-    import sacrebleu
-
-    def whole(items):
-        references, answers = zip(*items, strict=True)
-        options = {"word_order": 2} if name == "chrfpp" else {}
-        return getattr(sacrebleu, f"corpus_{name.removesuffix('pp')}")(answers, [references], **options).score
-
-    whole.__name__ = name
-    return whole
+    """The harness's."""
+    return import_object(f"lm_eval.api.metrics.{name}")
 
 
+@needs_lm_eval
 @pytest.mark.parametrize("name", ["bleu", "chrf", "chrfpp", "ter"])
 def test_sums_of_statistics_give_the_score_of_the_whole_sample(name):
     whole = aggregation(name)
@@ -76,6 +70,7 @@ def test_sums_of_statistics_give_the_score_of_the_whole_sample(name):
     assert float(CORPUS[corpus](sums)) == pytest.approx(whole(PAIRS), abs=1e-12)
 
 
+@needs_lm_eval
 def test_a_share_of_all_judgements_is_a_ratio_and_any_other_aggregation_is_none():
     def pooled(items):
         flat = [judgement for item in items for judgement in item]
@@ -365,6 +360,26 @@ def test_a_task_without_a_metric_that_can_be_stored_names_what_it_needs(tmp_path
     assert [(metric.name, metric.is_bounded) for metric in task.metrics] == [("1024", True), ("4096", False)]
     (example, *_) = task.examples()
     assert task.score(example, example.row["answer"]).values == {"4096": -1.0, "1024": 1.0}
+
+
+NAMESAKE = """
+def judge(doc, results):
+    return {"near": 0.5, "bleu": (doc["answer"], results[0])}
+def bleu(items):
+    return 7.0
+"""
+
+
+@needs_lm_eval
+def test_an_aggregation_of_a_task_that_is_merely_called_bleu_is_left_out(tmp_path):
+    """It was computed as the harness's of that name."""
+    (tmp_path / "scores.py").write_text(NAMESAKE)
+    metrics = "[{metric: near, aggregation: mean}, {metric: bleu, aggregation: !function scores.bleu}]"
+    text = f"{FILTERED}\nprocess_results: !function scores.judge\nmetric_list: {metrics}\n"
+    (tmp_path / "ours.yaml").write_text(text)
+    with pytest.warns(UserWarning, match="cannot store bleu per answer: left out"):
+        task = load("ours", include_path=str(tmp_path), shots=None)
+    assert [metric.name for metric in task.metrics] == ["near"]
 
 
 @needs_lm_eval
