@@ -155,6 +155,8 @@ def _options_of(document: Mapping[str, Any], task: str) -> str:
     config, chat = document["config"], document.get("chat_template_sha")
     num_shots, count = document.get("n-shot", {}).get(task), document["n-samples"][task]
     seed = config.get("fewshot_seed")
+    of_task = document.get("configs", {}).get(task, {})
+    generation, repeats = of_task.get("generation_kwargs"), of_task.get("repeats")  # the former with --gen_kwargs
     words: dict[str, Any] = {"limit": str(config.get("limit")), "shots": str(num_shots), "chat": str(chat)}
     words["system"] = document.get("system_instruction_sha")
     has_shot_turns = chat and num_shots  # without them that option changes no prompt
@@ -163,7 +165,9 @@ def _options_of(document: Mapping[str, Any], task: str) -> str:
     if config.get("limit") is None and count["effective"] < count.get("original", 0):  # by --samples
         documents = document.get("task_hashes", {}).get(task, "")[:8]
         words["samples"] = f"{count['effective']} {documents}".strip()
-    return f"{_words_of(config.get('gen_kwargs') or None)} {_words_of(words)}".strip()
+    words["repeats"] = None if repeats == 1 else repeats
+    words["generation_kwargs"] = json.dumps(generation, sort_keys=True) if generation else None
+    return _words_of(words)
 
 
 def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:
@@ -246,7 +250,7 @@ def to_text(frame: pd.DataFrame) -> str:
         [
             str(row["task"]),
             str(row["metric"]),
-            label,
+            label.replace("|", r"\|"),  # stop strings such as <|im_end|>
             *(format_interval(estimate_of(row, name), 3) for name in ESTIMATES),
             str(row["n"]),
         ]

@@ -317,6 +317,35 @@ def test_a_task_that_scores_in_another_way_is_named_and_not_compared(tmp_path, v
     assert {", task version " in label for label in labels_in(tmp_path)} == {not is_same}
 
 
+GENERATION = {"until": ["<|im_end|>"], "max_gen_toks": 256}
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (
+            {"generation_kwargs": {**GENERATION, "max_gen_toks": 1024}},
+            'generation_kwargs={"max_gen_toks": 1024, "until": ["<|im_end|>"]}',
+        ),
+        ({"repeats": 4}, 'repeats=4 generation_kwargs={"max_gen_toks": 256, "until": ["<|im_end|>"]}'),
+        ({}, None),
+    ],
+)
+def test_a_task_with_other_generation_options_is_named_and_not_compared(tmp_path, change, words):
+    """Only --gen_kwargs counted, so those in the file of a task did not."""
+    for number, verifier in enumerate(("exact", "ensemble", "ensemble")):
+        options = {"generation_kwargs": GENERATION, "repeats": 1} | (change if number == 2 else {})
+        document = {"configs": {"gsm8k": options}}
+        write_evaluation(tmp_path, f"2026-01-0{number + 1}T00-00-00.1", verifier, [1.0, 0.0], document=document)
+    assert report(tmp_path) == Exit.DONE
+    rows = pd.read_csv(tmp_path / "evaluations.csv")
+    assert len(rows) == (2 if words is None else 3)
+    assert rows["difference"].notna().sum() == 1
+    assert sum(words is not None and label.endswith(words) for label in labels_in(tmp_path)) == len(rows) - 2
+    lines = (tmp_path / "evaluations.md").read_text().splitlines()
+    assert len({line.count("|") - line.count(r"\|") for line in lines}) == 1
+
+
 def test_where_an_object_without_source_lies_is_no_version_of_its_task(tmp_path):
     for number, (folder, address, verifier) in enumerate(
         [("/home/a/tasks/", "0x7f01", "exact"), ("/home/b/", "0x7f02", "ensemble")]
