@@ -17,11 +17,11 @@ KEPT = ("acceptance", "acceptance_expected", "tokens_per_round", "bias")
 
 
 def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str, Any]:
-    """Return each rate over the texts of a task with its 95 % interval, the number of texts and tokens, and seconds.
+    """Return each rate over the texts of a task with its 95 % interval, the number of texts, tokens and cut prompts, and seconds.
 
-    A rate that is not known is null. `counts` has an entry for each text, from `counts_of`, with its document as `example`: the
-    intervals are over documents, of which one may have several texts. Seconds have none: rows of a batch share passes, so `seconds`
-    of a text is the time since the text before it ended, and only the sum is a measurement.
+    A rate that is not known is null. `counts` has an entry for each text, from `counts_of`, with `is_prompt_cut` and with its
+    document as `example`: the intervals are over documents, of which one may have several texts. Seconds have none: rows of a batch
+    share passes, so `seconds` of a text is the time since the text before it ended, and only the sum is a measurement.
     """
     frame = pd.DataFrame(counts).assign(num_draft=num_draft)
     tokens, seconds = int(frame["tokens"].sum()), float(frame["seconds"].sum())
@@ -30,7 +30,7 @@ def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str
         name: {end: finite_or_none(getattr(estimates[name], end)) for end in ("value", "low", "high")} for name in KEPT
     }
     speed = {"seconds": seconds, "tokens_per_s": tokens / seconds if seconds else None}
-    return {**measures, "n": len(frame), "tokens": tokens, **speed}
+    return {**measures, "n": len(frame), "tokens": tokens, "prompts_cut": int(frame["is_prompt_cut"].sum()), **speed}
 
 
 def counts_of(generation: Generation, seconds: float) -> dict[str, Any]:

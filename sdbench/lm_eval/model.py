@@ -5,7 +5,6 @@ Not covered: several processes, image or audio input, encoder-decoder models.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -24,8 +23,10 @@ from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
 from sdbench.files import digest_of_data
 from sdbench.lm_eval.kept import KeptAnswers
+from sdbench.lm_eval.likelihoods import cut_texts, log_likelihoods
 from sdbench.lm_eval.measures import counts_of, measures_of
 from sdbench.lm_eval.options import TORCH_SEED, AnswerOptions, refuse_run, run_of
+from sdbench.lm_eval.prompts import TaskPrompts, prompts_by_task
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.cells import checkpoints_of, decoding_of, law_of
 from sdbench.prepare.heads import with_labels
@@ -74,7 +75,6 @@ class SpeculativeLM(TemplateLM):
             "setting": self.setting,
         }
         self.counts: dict[str, list[dict[str, Any]]] = {}  # counts of each text of an evaluation, by task
-        self._device = self.pair.target.device
         self._template: str | None = None  # name of the chat template, if the tokenizer has several
 
     @classmethod
@@ -169,29 +169,30 @@ class SpeculativeLM(TemplateLM):
     # Answers
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return answers in the order of the requests; requests of a task with the same options are decoded together."""
+        """Return answers in the order of the requests, which are those of all tasks; those of a task are decoded together."""
         self.counts = {}  # the harness calls this once an evaluation: what an earlier one left that failed is not of this one
-        groups: dict[tuple[str, str], list[int]] = {}
-        for index, request in enumerate(requests):
-            options = json.dumps(request.args[1], sort_keys=True)
-            groups.setdefault((str(request.task_name), options), []).append(index)
+        groups = prompts_by_task(requests, self.tok_encode, self.pair_info.limit(self._parts))
+        for group in groups:
+            self._check(group.options)
         answers: dict[int, str] = {}
-        for (task, options), indices in groups.items():
-            group = [requests[index] for index in indices]
-            answers |= zip(indices, self._answer(task, group, json.loads(options)), strict=True)
+        for group in groups:
+            answers |= zip(group.indices, self._answer(group), strict=True)
         return [answers[index] for index in range(len(requests))]
 
-    def _answer(self, task: str, requests: Sequence[Any], given: Mapping[str, Any]) -> list[str]:
-        """Return the answers of one task. Of a prompt that is too long the last tokens are kept, as in the harness."""
-        options = AnswerOptions.of(task, given, self.pair_info.limit(self._parts))
-        added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
+    def _check(self, options: AnswerOptions) -> None:
+        """Raise ConfigError for a limit of the rule that these options break; warn of a seed of the harness without effect."""
         refuse_broken_limits(replace(self.run, temperature=options.temperature), self._parts)
         is_sampled = options.temperature > 0 or self.run.verifiers[0].is_drawn
         if is_sampled and not self._has_seed and torch.initial_seed() != TORCH_SEED:
             warn("lm_eval's --seed does not change sampled answers of sdbench: give seed= in --model_args")
-        prompts = [self.tok_encode(str(request.args[0]))[-options.room :] for request in requests]
+
+    def _answer(self, group: TaskPrompts) -> list[str]:
+        """Return the answers of one task."""
+        task, options, prompts, requests = group.task, group.options, group.ids, group.requests
+        added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
+        tokenizer = self.tokenizer_name
         keys = [
-            digest_of_data([self.identity, self.tokenizer_name, task, asdict(options), index, prompt, *added])
+            digest_of_data([self.identity, tokenizer, task, asdict(options), index, prompt, *added])
             for index, prompt in enumerate(prompts)
         ]
         answers: dict[str, dict[str, Any]] = {}
@@ -213,7 +214,8 @@ class SpeculativeLM(TemplateLM):
         if waiting:
             self._decode([prompts[index] for index in waiting], waiting, options, finish)
         counts = [
-            {**answers[key]["counts"], "example": request.doc_id} for key, request in zip(keys, requests, strict=True)
+            {**answers[key]["counts"], "example": request.doc_id, "is_prompt_cut": is_cut}
+            for key, request, is_cut in zip(keys, requests, group.is_cut, strict=True)
         ]
         self.counts.setdefault(task, []).extend(counts)
         return [answers[key]["text"] for key in keys]
@@ -259,31 +261,15 @@ class SpeculativeLM(TemplateLM):
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         """Return for each continuation its log-probability, and whether greedy decoding would produce it."""
-        texts = [(context + continuation)[-(self.max_length + 1) :] for _, context, continuation in requests]
-        order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
+        texts = cut_texts(requests, self.max_length, self.run.model.target)
+        rows = self.run.batch_size or rows_to_score(self.run, self.pair, max(map(len, texts), default=1))
+        lengths = [len(continuation) for _, _, continuation in requests]
         results: dict[int, tuple[float, bool]] = {}
-        longest = max(map(len, texts), default=1)
-        rows = self.run.batch_size or rows_to_score(self.run, self.pair, longest)
-        for start in range(0, len(order), rows):
-            batch = order[start : start + rows]
-            logits = self._logits([texts[index][:-1] for index in batch])
-            for row, index in zip(logits, batch, strict=True):
-                continuation, end = requests[index][2], len(texts[index]) - 1
-                wanted = torch.tensor(continuation, device=row.device)
-                laws = row[end - len(continuation) : end].log_softmax(-1)
-                total = laws.gather(-1, wanted[:, None]).sum()
-                results[index] = float(total), bool((laws.argmax(-1) == wanted).all())
-                if requests[index][0] is not None:
-                    self.cache_hook.add_partial("loglikelihood", requests[index][0], results[index])
+        for index, result in log_likelihoods(self.pair.target, texts, lengths, batch_size=rows, pad=self.eot_token_id):
+            results[index] = result
+            if requests[index][0] is not None:
+                self.cache_hook.add_partial("loglikelihood", requests[index][0], result)
         return [results[index] for index in range(len(texts))]
-
-    @torch.inference_mode()
-    def _logits(self, texts: Sequence[Sequence[int]]) -> torch.Tensor:
-        """Return logits [B,L,V] in float32, right-padded."""
-        width = max(map(len, texts))
-        ids = torch.tensor([[*text, *[self.eot_token_id] * (width - len(text))] for text in texts], device=self._device)
-        mask = torch.tensor([[1] * len(text) + [0] * (width - len(text)) for text in texts], device=self._device)
-        return self.pair.target(input_ids=ids, attention_mask=mask).logits.float()
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Return the log-probability of each text, computed in windows of the target's maximum length."""

@@ -6,12 +6,14 @@ Needs the extra `lm-eval`, which is part of `dev`.
 import json
 import os
 import shutil
+from unittest.mock import Mock
 
 import pytest
 from test_model import PAIR, needs_lm_eval
 
 from sdbench import embedded
 from sdbench.config import ConfigError
+from sdbench.engine import generate
 
 pytestmark = needs_lm_eval
 PAD, END = 0, 2  # of llama-tiny; it never writes the first, and ends its texts by the second, whose text is </s>
@@ -21,27 +23,48 @@ NO_SYSTEM = (
 )
 
 
-def ending_with(ids, folder):
-    """The target of llama-tiny, whose texts end with these ids."""
-    target = shutil.copytree(PAIR / "target", folder / "-".join(map(str, ids)))
+def target_with(folder, **options):
+    """The target of llama-tiny with other options in its generation_config.json."""
+    target = shutil.copytree(PAIR / "target", folder / "target")
     path = target / "generation_config.json"
-    path.write_text(json.dumps({**json.loads(path.read_text()), "eos_token_id": ids}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), **options}))
     return target
 
 
-def model_of(target):
+def shorten(role, folder):
+    """Copy a model of llama-tiny, to take 40 tokens."""
+    model = shutil.copytree(PAIR / role, folder / role)
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
+    return model
+
+
+def model_of(target, **options):
     from sdbench.lm_eval.model import SpeculativeLM
 
-    return SpeculativeLM(target=str(target), draft=str(PAIR / "draft"), verifier="exact", num_draft=3, device="cpu")
+    usual = {"draft": str(PAIR / "draft"), "verifier": "exact", "num_draft": 3, "device": "cpu"}
+    return SpeculativeLM(target=str(target), **{**usual, **options})
+
+
+def request_of(prompt, task="task", **options):
+    from lm_eval.api.instance import Instance
+
+    arguments = prompt, {"until": ["@"], "max_gen_toks": 20, **options}
+    return Instance("generate_until", {}, arguments, 0, (task, 0, 1))
+
+
+@pytest.fixture
+def warnings_of(monkeypatch, capsys):
+    """The warnings since the last call that have some words, also those that were printed before this test."""
+    monkeypatch.setattr("sdbench.prepare.progress._printed", set())
+    return lambda words: [line for line in capsys.readouterr().err.splitlines() if words in line]
 
 
 def answer_of(model, **options):
     """The answer to a word problem, and how many tokens it has."""
-    from lm_eval.api.instance import Instance
-
     (row,) = embedded.rows("gsm8k-tiny", "test", n=1)
-    arguments = f"Question: {row['question']}\nAnswer:", {"max_gen_toks": 120, **options}
-    (text,) = model.generate_until([Instance("generate_until", {}, arguments, 0, ("task", 0, 1))])
+    prompt = f"Question: {row['question']}\nAnswer:"
+    (text,) = model.generate_until([request_of(prompt, **{"max_gen_toks": 120, **options})])
     return text, model.counts["task"][-1]["tokens"]
 
 
@@ -49,11 +72,11 @@ def test_ids_that_the_pair_does_not_share_end_no_text(tmp_path):
     """They were refused while answers were decoded, as stop_ids of `generate` are."""
     usual = answer_of(model_of(PAIR / "target"), until=["@"])
     assert usual[1] < 120
-    assert answer_of(model_of(ending_with([END, 99_999], tmp_path)), until=["@"]) == usual
+    assert answer_of(model_of(target_with(tmp_path, eos_token_id=[END, 99_999])), until=["@"]) == usual
 
 
 def test_a_stop_string_that_is_a_special_token_ends_an_answer_where_it_is_drawn(tmp_path):
-    model = model_of(ending_with([PAD], tmp_path))
+    model = model_of(target_with(tmp_path, eos_token_id=[PAD]))
     usual = answer_of(model_of(PAIR / "target"), until=["@"])
     assert answer_of(model, until=["</s>"]) == usual
     assert answer_of(model, until=["@"])[1] > usual[1], "nothing else ends it there"
@@ -63,13 +86,8 @@ def test_log_likelihoods_have_the_context_of_the_target_and_answers_that_of_the_
     """Texts were cut to the length of the draft, which has no part in log-likelihoods."""
     from lm_eval.api.instance import Instance
 
-    from sdbench.lm_eval.model import SpeculativeLM
-
-    folder = shutil.copytree(PAIR / "draft", tmp_path / "draft")
-    config = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps({**config, "max_position_embeddings": 40}))
-    common = {"target": str(PAIR / "target"), "verifier": "exact", "num_draft": 3, "device": "cpu"}
-    short, usual = (SpeculativeLM(draft=str(draft), **common) for draft in (folder, PAIR / "draft"))
+    drafts = shorten("draft", tmp_path), PAIR / "draft"
+    short, usual = (model_of(PAIR / "target", draft=str(draft)) for draft in drafts)
     text = " ".join(row["question"] for row in embedded.rows("gsm8k-tiny", "test", n=3))
     ids = usual.tok_encode(text)
     assert 80 < len(ids) < usual.max_length == short.max_length
@@ -84,6 +102,61 @@ def test_log_likelihoods_have_the_context_of_the_target_and_answers_that_of_the_
         ConfigError, match=r"^max_gen_toks=40 of task leaves no room for a prompt: the pair takes 40 tokens$"
     ):
         answer_of(short, until=["@"], max_gen_toks=40)
+
+
+def test_prompts_that_are_cut_are_one_warning_and_counted(tmp_path, warnings_of):
+    """They were cut silently."""
+    model = model_of(PAIR / "target", draft=str(shorten("draft", tmp_path)))
+    model.generate_until([request_of("Question: 1 + 1?"), request_of("Question: " + 30 * "1 + " + "1?")])
+    (warning,) = warnings_of("too long")
+    assert warning == (
+        "sdbench: warning: 1 of 2 prompts of task were too long for 20 tokens and lost their beginning: the pair takes 40 tokens, "
+        "of which max_gen_toks=20 are for the answer"
+    )
+    assert model.get_model_info()["sdbench"]["tasks"]["task"]["prompts_cut"] == 1
+
+
+def test_texts_that_are_cut_before_their_log_likelihood_are_one_warning(tmp_path, warnings_of):
+    target = shorten("target", tmp_path)
+    model = model_of(target)
+    first, second = model._loglikelihood_tokens([(("a", "b"), 40 * [5], [6]), (("a", "c"), [7] + 40 * [5], [6])])
+    assert first == pytest.approx(second)
+    (warning,) = warnings_of("too long")
+    assert warning == (
+        f"sdbench: warning: 1 of 2 texts whose log-likelihood is computed were too long for the 40 tokens of {target} and lost "
+        "their beginning"
+    )
+
+
+def test_a_continuation_without_tokens_or_with_too_many_is_refused(tmp_path):
+    """The first counted as certain, and of the second the end was scored."""
+    model = model_of(shorten("target", tmp_path))
+    for ids, count in (([], "no tokens"), (41 * [5], r"41 tokens, and \S+ takes 40")):
+        with pytest.raises(
+            ConfigError,
+            match=rf"^the continuation '' after 'a' has {count}, so it has no log-likelihood: change the text",
+        ):
+            model._loglikelihood_tokens([(("a", ""), [5], ids)])
+    assert len(model._loglikelihood_tokens([(("a", "b"), [5], 40 * [5])])) == 1
+
+
+@pytest.mark.parametrize(
+    ("rule", "options", "sentence"),
+    [
+        ({"verifier": "exact"}, {"num_beams": 10}, "num_beams=10 of b is not supported"),
+        ({"verifier": "mentored", "verifier.divergence": 0.2}, {"do_sample": False}, "verifier=mentored"),
+    ],
+)
+def test_options_of_every_task_are_checked_before_any_answer_is_decoded(rule, options, sentence, monkeypatch):
+    """Those of a later task were refused after the answers of the earlier ones had been decoded."""
+    model, spy = model_of(PAIR / "target", **rule), Mock(wraps=generate)
+    monkeypatch.setattr("sdbench.lm_eval.model.generate", spy)
+    usual = {"do_sample": True, "temperature": 1.0}
+    requests = [request_of("1 + 1?", "a", **usual), request_of("1 + 1?", "b", **{**usual, **options})]
+    with pytest.raises(ConfigError, match=rf"^{sentence}"):
+        model.generate_until(requests)
+    spy.assert_not_called()
+    assert len(model.generate_until(requests[:1])) == spy.call_count == 1
 
 
 def test_an_answer_lacks_the_first_blank_that_the_tokenizer_drops_as_in_hf(tmp_path):

@@ -38,19 +38,23 @@ def test_a_file_that_cannot_hold_answers_is_one_sentence(tmp_path, content):
 
 def test_measures_are_ratios_of_sums_over_texts_whenever_they_were_decoded():
     counts = [
-        {**counts_of(generation(3, 4, 4), 0.5), "example": 0},
-        {**counts_of(generation(1, 4, 2), 0.25), "example": 1},
+        {**counts_of(generation(3, 4, 4), 0.5), "example": 0, "is_prompt_cut": True},
+        {**counts_of(generation(1, 4, 2), 0.25), "example": 1, "is_prompt_cut": False},
     ]
     measures = measures_of(counts, 5)
     assert measures["acceptance"]["value"] == 4 / 8
     assert measures["tokens_per_round"]["value"] == 3
+    assert measures["prompts_cut"] == 1
     assert (measures["n"], measures["tokens"], measures["seconds"], measures["tokens_per_s"]) == (2, 6, 0.75, 8)
 
 
 def test_several_answers_of_a_document_are_no_more_documents():
     """A task with `repeats` asks for several answers a document: intervals are over documents."""
     numbers = [(drafted % 4 + 1, 5, drafted % 5) for drafted in range(12)]
-    once = [{**counts_of(generation(*each), 0.5), "example": index} for index, each in enumerate(numbers)]
+    once = [
+        {**counts_of(generation(*each), 0.5), "example": index, "is_prompt_cut": False}
+        for index, each in enumerate(numbers)
+    ]
     thrice = [each for each in once for _ in range(3)]
     first, again = measures_of(once, 5), measures_of(thrice, 5)
     assert again["n"] == 3 * first["n"]
