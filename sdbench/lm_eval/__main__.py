@@ -15,6 +15,7 @@ USED = (
     "lm_eval.__main__:cli_evaluate",
     "lm_eval.api.model:TemplateLM.loglikelihood",
     "lm_eval.api.model:CacheHook.add_partial",
+    "lm_eval.api.model:LM.set_cache_hook",
     *(f"lm_eval.api.instance:Instance.{name}" for name in ("args", "task_name", "doc_id")),
     "lm_eval.models.utils:normalize_gen_kwargs",
     "lm_eval.utils:get_rolling_token_windows",

@@ -13,6 +13,8 @@ from typing import Any
 
 from sdbench.config import ConfigError
 
+SETTING = "setting of sdbench"  # a key in a file of `--use_cache`, where those of answers are hashes
+
 
 class KeptAnswers:
     """Answers by key in an SQLite file, which several processes may share."""
@@ -35,3 +37,18 @@ class KeptAnswers:
     def write(self, key: str, answer: Mapping[str, Any]) -> None:
         """Store an answer; it is on disk when this returns."""
         self._database.execute("INSERT OR REPLACE INTO answers VALUES (?, ?)", (key, json.dumps(answer)))
+
+
+def claim(answers: Any, setting: str) -> None:
+    """Reserve a file of the harness's `--use_cache` (a SqliteDict), which keeps answers by request only, for a setting.
+
+    Raise ConfigError if it has answers of another setting, or of anything else.
+    """
+    if not answers:
+        answers[SETTING] = setting
+    elif answers.get(SETTING) != setting:
+        file = answers.filename.removesuffix("_rank0.db")
+        raise ConfigError(
+            f"--use_cache={file} holds answers that may be of another setting or model: give another file, or keep=FILE in "
+            "--model_args"
+        )

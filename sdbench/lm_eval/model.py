@@ -22,7 +22,7 @@ from sdbench.engines.native.decode import engine_of, rows_that_fit, rows_to_scor
 from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
 from sdbench.files import digest_of_data
-from sdbench.lm_eval.kept import KeptAnswers
+from sdbench.lm_eval.kept import KeptAnswers, claim
 from sdbench.lm_eval.likelihoods import cut_texts, log_likelihoods
 from sdbench.lm_eval.measures import counts_of, measures_of
 from sdbench.lm_eval.options import TORCH_SEED, AnswerOptions, refuse_run, run_of
@@ -103,7 +103,9 @@ class SpeculativeLM(TemplateLM):
 
     @property
     def tokenizer_name(self) -> str:
-        return self.pair_info.tokenizer_key
+        """Return a hash of everything by which conversations become prompts: `--cache_requests` keeps prompts by it."""
+        template = [self.pair_info.template, self._template, dict(self.run.model.chat_options)]
+        return digest_of_data([self.pair_info.tokenizer_key, *template])
 
     def get_model_info(self) -> dict[str, Any]:
         """Return the setting and its measurements, which the harness reads once, after all answers of an evaluation."""
@@ -168,6 +170,12 @@ class SpeculativeLM(TemplateLM):
 
     # Answers
 
+    def set_cache_hook(self, cache_hook: Any) -> None:
+        """Take the harness's file of `--use_cache`; raise ConfigError if it is of another setting."""
+        if cache_hook.dbdict is not None:
+            claim(cache_hook.dbdict, digest_of_data([self.identity, self.pair_info.tokenizer_key]))
+        super().set_cache_hook(cache_hook)
+
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
         """Return answers in the order of the requests, which are those of all tasks; those of a task are decoded together."""
         self.counts = {}  # the harness calls this once an evaluation: what an earlier one left that failed is not of this one
@@ -190,7 +198,7 @@ class SpeculativeLM(TemplateLM):
         """Return the answers of one task."""
         task, options, prompts, requests = group.task, group.options, group.ids, group.requests
         added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
-        tokenizer = self.tokenizer_name
+        tokenizer = self.pair_info.tokenizer_key
         keys = [
             digest_of_data([self.identity, tokenizer, task, asdict(options), index, prompt, *added])
             for index, prompt in enumerate(prompts)

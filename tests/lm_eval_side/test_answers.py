@@ -159,6 +159,51 @@ def test_options_of_every_task_are_checked_before_any_answer_is_decoded(rule, op
     assert len(model.generate_until(requests[:1])) == spy.call_count == 1
 
 
+def test_prompts_are_kept_by_chat_template_and_answers_by_tokens(tmp_path, warnings_of):
+    """Prompts that `--cache_requests` had kept were those of another chat template."""
+    target = shutil.copytree(PAIR / "target", tmp_path / "target")
+    (target / "chat_template.jinja").write_text(NO_SYSTEM)
+    kept = {"keep": str(tmp_path / "kept.db")}
+    usual, optional = (
+        model_of(PAIR / "target", **kept, **each) for each in ({}, {"model.chat_options.bos_token": "x"})
+    )
+    models = usual, optional, model_of(target)
+    assert len({model.tokenizer_name for model in models}) == 3
+    assert len({model.pair_info.tokenizer_key for model in models}) == 1
+    assert answer_of(usual) == answer_of(optional)
+    assert len(warnings_of("1 of 1 answers of task were read from")) == 1
+    usual.tokenizer.chat_template = {"default": "a", "tool_use": "a"}
+    names = [(usual.chat_template(name), usual.tokenizer_name)[1] for name in (True, "tool_use")]
+    assert names[0] != names[1]
+
+
+def test_a_file_of_use_cache_serves_answers_of_one_setting(tmp_path, monkeypatch):
+    """The harness keeps answers by request only, so w=0.5 got the texts of w=0.9."""
+    from lm_eval.api.model import CachingLM
+    from sqlitedict import SqliteDict
+
+    def caching_lm_of(w, name="answers"):
+        return CachingLM(model_of(PAIR / "target", verifier="ensemble", w=w), str(tmp_path / f"{name}_rank0.db"))
+
+    requests = [request_of("Question: 1 + 1?")]
+    first = caching_lm_of(0.9)
+    texts = first.generate_until(requests)
+    first.dbdict.close()
+    again, spy = caching_lm_of(0.9), Mock(wraps=generate)
+    monkeypatch.setattr("sdbench.lm_eval.model.generate", spy)
+    assert again.generate_until(requests) == texts
+    spy.assert_not_called()
+    again.dbdict.close()
+    with SqliteDict(str(tmp_path / "old_rank0.db"), autocommit=True) as old:
+        old["an answer of hf"] = "2"
+    for w, name in ((0.5, "answers"), (0.9, "old")):
+        with pytest.raises(
+            ConfigError,
+            match=rf"^--use_cache={tmp_path}/{name} holds answers that may be of another setting or model: give",
+        ):
+            caching_lm_of(w, name)
+
+
 def test_an_answer_lacks_the_first_blank_that_the_tokenizer_drops_as_in_hf(tmp_path):
     """The harness decodes an answer by itself; a run of sdbench keeps the blank."""
     target = shutil.copytree(PAIR / "target", tmp_path / "target")

@@ -315,6 +315,21 @@ def test_what_is_no_setting_is_one_sentence_and_exit_2(option, changed, sentence
 
 
 @needs_lm_eval
+@pytest.mark.slow
+def test_a_file_of_use_cache_of_another_setting_is_one_sentence_and_exit_2(tmp_path, monkeypatch, capsys):
+    write_tasks(tmp_path, 2)
+    file = tmp_path / "answers"
+    words = command(tmp_path, "--output_path", tmp_path / "out", "--use_cache", file, keep=tmp_path / "kept.db")
+    run_here(words, monkeypatch)
+    with pytest.raises(SystemExit) as ended:
+        run_here([word.replace("verifier=exact", "verifier=ensemble,w=0.5") for word in words], monkeypatch)
+    assert ended.value.code == 2
+    sentence = f"--use_cache={file} holds answers that may be of another setting or model: give another file, or keep="
+    assert capsys.readouterr().err.count(f"\nsdbench.lm_eval: {sentence}") == 1
+    run_here(words, monkeypatch)
+
+
+@needs_lm_eval
 @pytest.mark.parametrize("path", USED)
 def test_a_version_without_what_is_used_is_one_sentence_and_exit_2(path, without, capsys):
     without(path, USED)
