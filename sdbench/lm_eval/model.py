@@ -25,7 +25,7 @@ from sdbench.files import digest_of_data
 from sdbench.lm_eval.kept import KeptAnswers, claim
 from sdbench.lm_eval.likelihoods import cut_texts, log_likelihoods
 from sdbench.lm_eval.measures import counts_of, measures_of
-from sdbench.lm_eval.options import TORCH_SEED, AnswerOptions, refuse_run, run_of
+from sdbench.lm_eval.options import TORCH_SEED, AnswerOptions, refuse_run, run_of, warn_of_unused
 from sdbench.lm_eval.prompts import TaskPrompts, prompts_by_task
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.cells import checkpoints_of, decoding_of, law_of
@@ -76,6 +76,7 @@ class SpeculativeLM(TemplateLM):
         }
         self.counts: dict[str, list[dict[str, Any]]] = {}  # counts of each text of an evaluation, by task
         self._template: str | None = None  # name of the chat template, if the tokenizer has several
+        warn_of_unused(self.pair.target.generation_config, self.run.model.target)
 
     @classmethod
     def create_from_arg_obj(

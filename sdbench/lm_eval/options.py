@@ -14,6 +14,7 @@ from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportM
 
 from sdbench.cli import compose_run
 from sdbench.config import GROUPS, KEYS, NATIVE, Component, ConfigError, Run, show
+from sdbench.prepare.progress import warn
 from sdbench.prepare.refuse import (
     LimitError,
     known_of,
@@ -27,6 +28,8 @@ from sdbench.prepare.trained import GATES, TRAINED, kinds_of, with_trained
 from sdbench.probs import Warp
 
 if TYPE_CHECKING:
+    from transformers import GenerationConfig
+
     from sdbench.prepare.pair_info import PairInfo
     from sdbench.prepare.rules import Parts
 
@@ -44,8 +47,17 @@ OF_ANSWERS = ("until", "max_gen_toks", "do_sample", "temperature", "top_k", "top
 # Options of `generate` that sdbench does not have, with the values at which they do nothing.
 WITHOUT_EFFECT = {
     **dict.fromkeys(("num_beams", "num_return_sequences", "repetition_penalty", "typical_p", "length_penalty"), 1),
+    **dict.fromkeys(("encoder_repetition_penalty", "guidance_scale"), 1),
     **dict.fromkeys(("min_p", "no_repeat_ngram_size", "early_stopping"), 0),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
 }
+# Those in a checkpoint's generation_config.json by which `generate` changes answers also at temperature 0.
+OF_CHECKPOINT = (
+    *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
+    *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
+    *("min_length", "min_new_tokens", "max_new_tokens", "exponential_decay_length_penalty"),
+    *("num_beams", "guidance_scale", "sequence_bias", "watermarking_config"),
+)
 DEFAULT_DEVICE = "cuda:0"  # the harness passes this if the user gives no device, even on a machine without a GPU
 LENGTH = 256  # tokens of an answer if the task gives no length, as in the harness
 TORCH_SEED = 1234  # of torch in the harness, if the user gives no --seed
@@ -153,6 +165,19 @@ def refuse_run(run: Run, pair_info: PairInfo, parts: Parts) -> None:
     refuse_pair(run, pair_info, parts)
     refuse_foreign_heads(run, pair_info, parts, {})
     refuse_unread_options(run, pair_info.template or "")
+
+
+def warn_of_unused(config: GenerationConfig, target: str) -> None:
+    """Warn of what the harness's `hf` takes from the generation_config.json of a checkpoint and sdbench does not apply."""
+    values = {name: getattr(config, name, None) for name in OF_CHECKPOINT}
+    unused = [
+        f"{name}={show(value)}" for name, value in values.items() if value not in (None, WITHOUT_EFFECT.get(name))
+    ]
+    if unused:
+        warn(
+            f"the generation_config.json of {target} has {', '.join(unused)}, which lm_eval's hf applies to answers and sdbench "
+            "does not"
+        )
 
 
 def _refuse_unread(key: str) -> None:

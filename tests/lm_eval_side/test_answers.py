@@ -204,6 +204,17 @@ def test_a_file_of_use_cache_serves_answers_of_one_setting(tmp_path, monkeypatch
             caching_lm_of(w, name)
 
 
+def test_what_hf_takes_from_generation_config_is_one_warning(tmp_path, warnings_of):
+    """A repetition penalty of the checkpoint, which a run of sdbench never applies."""
+    target = target_with(tmp_path, repetition_penalty=1.3, no_repeat_ngram_size=0)
+    for folder in (PAIR / "target", target, target):
+        model_of(folder)
+    assert warnings_of("generation_config.json") == [
+        f"sdbench: warning: the generation_config.json of {target} has repetition_penalty=1.3, which lm_eval's hf applies to "
+        "answers and sdbench does not"
+    ]
+
+
 def test_an_answer_lacks_the_first_blank_that_the_tokenizer_drops_as_in_hf(tmp_path):
     """The harness decodes an answer by itself; a run of sdbench keeps the blank."""
     target = shutil.copytree(PAIR / "target", tmp_path / "target")
