@@ -129,7 +129,7 @@ def test_texts_that_are_cut_before_their_log_likelihood_are_one_warning(tmp_path
 
 
 def test_a_continuation_without_tokens_or_with_too_many_is_refused(tmp_path):
-    """The first counted as certain, and of the second the end was scored."""
+    """The first counted as certain, and the second ended with a RuntimeError."""
     model = model_of(shorten("target", tmp_path))
     for ids, count in (([], "no tokens"), (41 * [5], r"41 tokens, and \S+ takes 40")):
         with pytest.raises(
