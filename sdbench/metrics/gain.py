@@ -15,7 +15,7 @@ from sdbench.metrics.cells import lossless_rules
 from sdbench.metrics.speed import with_decoded
 from sdbench.metrics.stats import NAN, Estimate, rates_interval, student
 
-SUMS = ["decoded_tokens", "decode_s", "total_s"]
+SUMS = ["tokens", "decoded_tokens", "decode_s", "total_s"]
 RATES = (1, -1, -1, 1)  # tokens per second over those of the base
 TIMES = (-1, 1)  # the base's seconds per answer, including its prompt, over those of the cell
 
@@ -24,7 +24,7 @@ TIMES = (-1, 1)  # the base's seconds per answer, including its prompt, over tho
 class Passes:
     """Every latency pass of a folder: the times of each cell for each example, its repeats averaged."""
 
-    sums: pd.DataFrame  # [pass_id, cell, example]: decoded_tokens, decode_s, total_s
+    sums: pd.DataFrame  # [pass_id, cell, example]: tokens, decoded_tokens, decode_s, total_s
     started: pd.Series  # [pass_id, cell]: when its last timing began
 
     @classmethod

@@ -142,7 +142,13 @@ def test_seconds_of_a_draft_length_are_those_of_the_newest_pass_that_timed_lossl
     started = {"old": 0.0, "new": 100.0, "last": 200.0}
     rows = [
         {"pass_id": name, "cell": f"{rule}-{k}", "verifier": rule, "w": None, "num_draft": k, "example": f"{example}"}
-        | {"tokens": 20, "prefill_s": 0.25, "decode_s": seconds + repeat / 4 - 0.25, "is_split": False}
+        | {
+            "tokens": 20,
+            "first_tokens": 0,
+            "prefill_s": 0.25,
+            "decode_s": seconds + repeat / 4 - 0.25,
+            "is_split": False,
+        }
         | {"started_at": started[name] + repeat}
         for name, rule, k, seconds in timed
         for example, repeat in product(range(2), (-1, 1))
