@@ -33,6 +33,7 @@ from sdbench.files import replace_on_success
 from sdbench.hub import fetch
 from sdbench.lm.digests import GIB, digest_once, state_of
 from sdbench.lm.gguf_config import set_unread
+from sdbench.lm.stored import CODES
 
 if TYPE_CHECKING:
     from gguf import GGUFReader
@@ -43,7 +44,6 @@ LONG = 2**28  # bytes that take seconds to dequantise
 FORMAT, WEIGHTS_FORMAT = 4, 3
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
-CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
 OWN_DTYPES = {"F32": "float32", "F16": "float16"}  # by kind; the others are made from bfloat16
 TORN = ValueError, IndexError, KeyError, OSError, OverflowError
 CONTROL = 3  # the type of control tokens

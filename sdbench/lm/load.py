@@ -18,14 +18,13 @@ from sdbench.lm.digests import announce_hashing, digest_once, hash_of_hub, is_di
 from sdbench.lm.gguf import GGUFFile, find_file, is_gguf
 from sdbench.lm.memory import free_system_bytes
 from sdbench.lm.quantized import INT8, QUANTIZED, quantization_config
-from sdbench.lm.stored import StoredWeights, count_weights, stored_weights
+from sdbench.lm.snapshot import download_small, download_weights
+from sdbench.lm.stored import StoredWeights, count_weights, stored_weights, weight_files
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-SMALL = ["*.json", "*.jinja", "*.txt", "tokenizer.model"]
-WEIGHTS = ["*.safetensors", "pytorch_model*.bin"]
-ELSEWHERE = ["*/*"]  # original/, onnx/, metal/ … hold the same weights in other formats
+ADAPTER = "adapter_config.json"
 HASHED = (".safetensors", ".bin", ".json", ".jinja")
 TENSOR_FILES = (".safetensors", ".bin", ".pt", ".pth")
 ROOM = 1.1  # factor on the weights, for activations and the allocator; the batch adds keys and values
@@ -106,6 +105,7 @@ def find(
         return _find_gguf(id, revision, tokenizer)
     path = Path(os.path.expanduser(folder or id))
     if path.is_dir():
+        _refuse_adapter(id, path)
         if not (path / "config.json").is_file():
             raise ConfigError(
                 f"model {id} is a folder without config.json: name one that holds config.json, weights and a tokenizer"
@@ -120,11 +120,12 @@ def find(
         raise ConfigError(f"model {id} is neither a folder on this machine nor an id of the hub such as Qwen/Qwen3-8B")
 
     def metadata() -> Checkpoint:
-        from huggingface_hub import get_safetensors_metadata, hf_hub_download, snapshot_download
+        from huggingface_hub import get_safetensors_metadata, hf_hub_download
         from huggingface_hub.errors import NotASafetensorsRepoError
 
         hf_hub_download(id, "config.json", revision=revision)  # raises for a gated or unknown repository
-        here = Path(snapshot_download(id, revision=revision, allow_patterns=SMALL, ignore_patterns=ELSEWHERE))
+        here = download_small(id, revision=revision)
+        _refuse_adapter(id, here)
         counts: Mapping[str, int] | None = count_weights(here)
         if counts is None and is_offline():
             if not any(here.glob("pytorch_model*.bin")):
@@ -152,12 +153,16 @@ def _find_gguf(id: str, revision: str | None, tokenizer: str | None) -> Checkpoi
     return Checkpoint(id, file.folder, None, StoredWeights(file.parameters, file.dtype), file, folder)
 
 
+def _refuse_adapter(id: str, folder: Path) -> None:
+    """Raise for an adapter beside a model: transformers applies it if peft is installed, and ignores it otherwise."""
+    if (folder / ADAPTER).is_file():
+        raise ConfigError(f"{id} has an adapter beside its weights ({ADAPTER}): merge the adapter into the weights")
+
+
 def _tokenizer_folder(id: str) -> Path:
     if (path := Path(os.path.expanduser(id))).is_dir():
         return path
-    from huggingface_hub import snapshot_download
-
-    return fetch(lambda: Path(snapshot_download(id, allow_patterns=SMALL, ignore_patterns=ELSEWHERE)), id)
+    return fetch(lambda: download_small(id), id)
 
 
 def weights_folder(checkpoint: Checkpoint, dtype: str | None) -> Path:
@@ -176,12 +181,9 @@ def download(checkpoint: Checkpoint) -> None:
     """Download the weights of a hub checkpoint into the cache; an interrupted download is resumed."""
     if is_here(checkpoint):
         return
-    from huggingface_hub import snapshot_download
-
-    has_safetensors = checkpoint.weights is not None
-    patterns = SMALL + (WEIGHTS[:1] if has_safetensors else WEIGHTS)
-    options: dict[str, Any] = {"revision": checkpoint.commit, "allow_patterns": patterns, "ignore_patterns": ELSEWHERE}
-    fetch(lambda: snapshot_download(checkpoint.id, **options), checkpoint.id, revision=checkpoint.commit)
+    id, commit = checkpoint.id, checkpoint.commit
+    names = set[str]() if checkpoint.weights is None else weight_files(checkpoint.folder)
+    fetch(lambda: download_weights(id, commit=commit, names=names), id, revision=commit)
 
 
 def why_too_large(

@@ -11,8 +11,8 @@ from math import prod
 from pathlib import Path
 
 from sdbench.config import ConfigError
-from sdbench.lm.gguf import CODES
 
+CODES = {"float64": ("F64", 8), "float32": ("F32", 4), "bfloat16": ("BF16", 2), "float16": ("F16", 2)}  # in safetensors
 WIDTHS = {name: width for name, (_, width) in CODES.items()}
 NAMES = {code: name for name, (code, _) in CODES.items()}
 # quant_method -> weights per stored number, for checkpoints that transformers dequantises on a CPU
@@ -56,14 +56,18 @@ def stored_weights(counts: Mapping[str, int], folder: Path) -> StoredWeights:
     )
 
 
+def weight_files(folder: Path) -> set[str]:
+    """Return the names of a checkpoint's safetensors files: those of its index, otherwise model.safetensors."""
+    index = folder / "model.safetensors.index.json"
+    return set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
+
+
 def count_weights(folder: Path) -> Counter[str] | None:
     """Count the numbers by safetensors type, from the headers of the files; None unless all files are there."""
     from safetensors import SafetensorError, safe_open
 
-    index = folder / "model.safetensors.index.json"
-    names = set(json.loads(index.read_text())["weight_map"].values()) if index.is_file() else {"model.safetensors"}
     counts: Counter[str] = Counter()
-    for path in (folder / name for name in names):
+    for path in (folder / name for name in weight_files(folder)):
         if not path.is_file():
             return None
         try:

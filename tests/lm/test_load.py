@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from sdbench import embedded
 from sdbench.config import ConfigError
@@ -286,3 +286,50 @@ def test_a_file_of_the_cache_of_the_hub_is_known_by_its_name(tmp_path, digits):
     checkpoint = Checkpoint("x", snapshot, None, None)
     assert checkpoint.is_hashed()
     assert checkpoint.hashes() == {"config.json": blob.name}
+
+
+DOWNLOADS = """
+answers = {}
+for id in ("org/doubled", "org/sharded", "org/pickled"):
+    checkpoint = find(id)
+    planned = checkpoint.stored_bytes
+    download(checkpoint)
+    files = [path for path in checkpoint.folder.iterdir() if path.suffix in (".safetensors", ".bin")]
+    answers[id] = [planned, sum(path.stat().st_size for path in files), sorted(path.name for path in files)]
+    load_model(checkpoint, device="cpu", dtype="float32")
+tell(answers | {"adapter": said(lambda: find("org/adapter"))})
+"""
+
+
+def test_only_the_weights_that_are_loaded_are_downloaded(hub, tmp_path):
+    """Some repositories hold the same weights again, in a file for the publisher's own code."""
+    folders = {name: hub.root / "models" / "org" / name for name in ("doubled", "sharded", "pickled", "adapter")}
+    for folder in folders.values():
+        shutil.copytree(hub.root / "models" / "Qwen" / "Qwen3-0.6B", folder)
+    weights = load_file(folders["doubled"] / "model.safetensors")
+    for name in ("doubled", "sharded"):
+        shutil.copy(folders[name] / "model.safetensors", folders[name] / "consolidated.safetensors")
+    names = {name: f"model-0000{1 + number % 2}-of-00002.safetensors" for number, name in enumerate(weights)}
+    for file in set(names.values()):
+        part = {name: tensor for name, tensor in weights.items() if names[name] == file}
+        save_file(part, folders["sharded"] / file, {"format": "pt"})
+    index = {"metadata": {}, "weight_map": names}
+    (folders["sharded"] / "model.safetensors.index.json").write_text(json.dumps(index))
+    torch.save(weights, folders["pickled"] / "pytorch_model.bin")
+    for name in ("sharded", "pickled"):
+        (folders[name] / "model.safetensors").unlink()
+    (folders["adapter"] / "adapter_config.json").write_text("{}")
+    begin = len(hub.log)
+    answers = ask(hub, tmp_path, DOWNLOADS)
+    assert not [line for line in hub.log[begin:] if "consolidated" in line]
+    assert answers["org/doubled"][2] == ["model.safetensors"]
+    assert answers["org/sharded"][2] == sorted(set(names.values()))
+    assert answers["org/pickled"][2] == ["pytorch_model.bin"]
+    for name in ("doubled", "sharded"):
+        planned, downloaded, _ = answers[f"org/{name}"]
+        assert planned < downloaded < 1.2 * planned, "the rest is headers"
+    kind, text = answers["adapter"]
+    assert kind == "ConfigError"
+    assert text.startswith(
+        "org/adapter has an adapter beside its weights (adapter_config.json): merge the adapter into"
+    )

@@ -1,12 +1,15 @@
 """A pair: what is refused before weights are read, and a processor that emulates a dtype is named, with what to do."""
 
 import re
+import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
 
 from sdbench import embedded
+from sdbench.cli import main
 from sdbench.config import ConfigError, Model
 from sdbench.lm import packed
 from sdbench.prepare import pair, progress
@@ -58,3 +61,18 @@ def test_a_revision_of_no_draft_is_refused():
     tree = {"name": "tiny", "target": PAIR.target, "draft": None, "draft_revision": "v1"}
     with pytest.raises(ConfigError, match=r"^model\.draft_revision=v1 needs a draft: give model\.draft=ID"):
         Model.check(tree)
+
+
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_model_with_an_adapter_beside_its_weights_is_refused(role, tmp_path, capsys):
+    """transformers applies it if peft is installed and ignores it otherwise, under the same identity."""
+    folders = {
+        name: Path(shutil.copytree(embedded.path("llama-tiny", name), tmp_path / name)) for name in ("target", "draft")
+    }
+    (folders[role] / "adapter_config.json").write_text("{}")
+    words = [f"model.{name}={folder}" for name, folder in folders.items()]
+    assert main([*words, "n=1", f"results={tmp_path}/results"]) == 2
+    sentence = (
+        f"{folders[role]} has an adapter beside its weights (adapter_config.json): merge the adapter into the weights"
+    )
+    assert sentence in capsys.readouterr().err
