@@ -18,7 +18,7 @@ GIB = 2**30
 
 
 def digest_once(path: Path) -> str:
-    """Return a file's SHA-256: the hub's own if the file is in its cache, else computed once per path, size and time of change."""
+    """Return a file's SHA-256: the hub's own if the file is in its cache, else computed once per state of the file."""
     real = path.resolve()
     if len(digest := hash_of_hub(real)) == 64:
         return digest
@@ -54,10 +54,13 @@ def announce_hashing(id: str, paths: Sequence[Path]) -> None:
 
 
 def state_of(path: Path) -> str:
-    """Return a hash of a file's path, size and time of change, for which the file is not read."""
+    """Return a hash of a file's path, inode, size and times, for which the file is not read.
+
+    The time of modification alone is not enough: rsync and tar set it to that of another file.
+    """
     real = path.resolve()
     state = real.stat()
-    return digest_of(f"{real} {state.st_size} {state.st_mtime_ns}")
+    return digest_of(f"{real} {state.st_ino} {state.st_size} {state.st_mtime_ns} {state.st_ctime_ns}")
 
 
 def _note_of(path: Path) -> Path:

@@ -1,10 +1,12 @@
 """The real loading code against a stand-in hub: pairs, data sets, gates, faults, and a second run without a network."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -286,6 +288,23 @@ def test_a_file_of_the_cache_of_the_hub_is_known_by_its_name(tmp_path, digits):
     checkpoint = Checkpoint("x", snapshot, None, None)
     assert checkpoint.is_hashed()
     assert checkpoint.hashes() == {"config.json": blob.name}
+
+
+@pytest.mark.parametrize("is_renamed", [False, True])
+def test_weights_that_were_replaced_with_their_time_have_another_identity(tmp_path, monkeypatch, is_renamed):
+    """As by rsync -t or tar: neither size nor time of modification shows it."""
+    monkeypatch.setattr("sdbench.lm.digests.CACHE", tmp_path / "hashes")
+    monkeypatch.setattr("sdbench.lm.digests.LARGE", 0)
+    folder = Path(shutil.copytree(embedded.path("llama-tiny", "draft"), tmp_path / "model"))
+    weights = folder / "model.safetensors"
+    before, state, data = find(str(folder)).identity(), weights.stat(), weights.read_bytes()
+    time.sleep(0.02)  # the steps of a file system's clock
+    path = tmp_path / "other" if is_renamed else weights
+    path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    path.replace(weights)
+    os.utime(weights, ns=(state.st_atime_ns, state.st_mtime_ns))
+    assert (weights.stat().st_size, weights.stat().st_mtime_ns) == (state.st_size, state.st_mtime_ns)
+    assert find(str(folder)).identity() != before
 
 
 DOWNLOADS = """
