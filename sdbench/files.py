@@ -64,6 +64,15 @@ def read_json_lines(path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
             yield where, row
 
 
+def sync_files(folder: Path) -> None:
+    """Write the files below a folder to the disk, then the folder: once renamed, it is whole also after a power failure."""
+    for path in folder.rglob("*"):
+        if path.is_file():
+            with open(path, "r+b") as file:
+                os.fsync(file.fileno())
+    _sync_folder(folder)
+
+
 def _sync_folder(folder: Path) -> None:
     fd = os.open(folder, os.O_RDONLY)
     try:

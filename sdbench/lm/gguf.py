@@ -1,8 +1,8 @@
 """GGUF files as checkpoints: each becomes a folder in the cache, which the rest of the package reads like any other.
 
-Configuration, tokenizer and stop ids are written when the file is first used, into a folder named by the file's path, size and
-time of change, so that no weight is read; the weights when they are first needed, into a folder named by the file's hash,
-dequantised into one dtype and written tensor by tensor, so that only one tensor is in memory.
+Configuration, tokenizer and stop ids are written when the file is first used, into a folder named by the file's state, so
+that no weight is read; the weights when they are first needed, into a folder named by the file's hash, dequantised into
+one dtype and written tensor by tensor, so that only one tensor is in memory.
 Names and layouts are transformers'. Not covered: files in several parts, and rope scaling, which transformers does not read from
 GGUF; what else it does not read is set by lm/gguf_config.py.
 """
@@ -14,7 +14,7 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -29,10 +29,10 @@ from huggingface_hub import constants
 
 from sdbench.config import ConfigError
 from sdbench.errors import first_line
-from sdbench.files import replace_on_success
 from sdbench.hub import fetch
 from sdbench.lm.digests import GIB, digest_once, state_of
 from sdbench.lm.gguf_config import set_unread
+from sdbench.lm.gguf_folders import is_whole, remove_folder, write_once
 from sdbench.lm.stored import CODES
 
 if TYPE_CHECKING:
@@ -82,11 +82,18 @@ class GGUFFile:
         """Return the folder of the weights in a dtype. The first call dequantises them, which takes a minute for 1.5 B."""
         folder = _folder_of(self.digest, WEIGHTS_FORMAT) / dtype
         size = self.parameters * CODES[dtype][1]
-        if size >= LONG and not folder.is_dir():
-            what = f"{self.id} into {size / GIB:.1f} GiB of {dtype}"
-            print(f"sdbench: dequantising {what}, once: the copy is kept", file=sys.stderr, flush=True)
         try:
-            return _write_once(folder, lambda part: self._dequantise(part, dtype))
+            if folder.is_dir() and not is_whole(folder):
+                print(
+                    f"sdbench: the copy of {self.id} in {dtype} is damaged: it is written again",
+                    file=sys.stderr,
+                    flush=True,
+                )
+                remove_folder(folder)
+            if size >= LONG and not folder.is_dir():
+                what = f"{self.id} into {size / GIB:.1f} GiB of {dtype}"
+                print(f"sdbench: dequantising {what}, once: the copy is kept", file=sys.stderr, flush=True)
+            return write_once(folder, lambda part: self._dequantise(part, dtype))
         # NotImplementedError: gguf cannot undo this kind of quantisation.
         except (NotImplementedError, *TORN) as error:
             if isinstance(error, ConfigError):
@@ -151,7 +158,7 @@ def find_file(id: str, *, revision: str | None = None) -> GGUFFile:
     if not folder.is_dir():  # reading a large vocabulary takes seconds
         print(f"sdbench: reading the tokenizer of {id} for the first time; it is kept", file=sys.stderr, flush=True)
     try:
-        _write_once(folder, lambda part: _describe(id, path, part))
+        write_once(folder, lambda part: _describe(id, path, part))
     except OSError as error:
         raise ConfigError(f"{id} cannot be read into {CACHE}: {first_line(error)}") from error
     return GGUFFile(id, path, folder, **json.loads((folder / CARD).read_text()))
@@ -175,20 +182,6 @@ def _download(repo: str, name: str, revision: str | None) -> Path:
 
 def _folder_of(name: str, form: int) -> Path:
     return CACHE / f"{name[:20]}-{form}-{version('transformers')}"  # whose code names and converts the tensors
-
-
-def _write_once(folder: Path, write: Callable[[Path], None]) -> Path:
-    """Return a folder of the cache; if it is missing, `write` fills it atomically."""
-    if not folder.is_dir():
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with replace_on_success(folder) as part:
-                part.mkdir(exist_ok=True)
-                write(part)
-        except OSError:
-            if not folder.is_dir():  # otherwise another process was faster
-                raise
-    return folder
 
 
 def _require_packages(id: str) -> None:
