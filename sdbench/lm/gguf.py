@@ -14,15 +14,13 @@ import os
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
 from importlib.util import find_spec
 from itertools import accumulate, pairwise
 from math import prod
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from huggingface_hub import constants
@@ -33,6 +31,7 @@ from sdbench.hub import fetch
 from sdbench.lm.digests import GIB, digest_once, state_of
 from sdbench.lm.gguf_config import set_unread
 from sdbench.lm.gguf_folders import is_whole, remove_folder, write_once
+from sdbench.lm.gguf_tokenizer import stop_ids, value_of, write_tokenizer
 from sdbench.lm.stored import CODES
 
 if TYPE_CHECKING:
@@ -41,16 +40,11 @@ if TYPE_CHECKING:
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 LONG = 2**28  # bytes that take seconds to dequantise
 # Of the folders of metadata and of weights; after a change, or with another transformers, they are written again.
-FORMAT, WEIGHTS_FORMAT = 4, 3
+FORMAT, WEIGHTS_FORMAT = 5, 3
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
 OWN_DTYPES = {"F32": "float32", "F16": "float16"}  # by kind; the others are made from bfloat16
 TORN = ValueError, IndexError, KeyError, OSError, OverflowError
-CONTROL = 3  # the type of control tokens
-# Names of end-of-text and end-of-turn tokens, as in llama.cpp: a file lists one or two ids, often not all.
-ENDS = frozenset(
-    ("<|endoftext|>", "<|end_of_text|>", "<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<EOT>")
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +58,7 @@ class GGUFFile:
     parameters: int
     dtype: str  # that of the weights before quantisation
     settings: str  # of the configuration that transformers does not read from the file
+    tokenizer_fault: str  # why the tokenizer inside is not used; empty: it is
 
     @property
     def digest(self) -> str:
@@ -73,10 +68,6 @@ class GGUFFile:
     @property
     def identity(self) -> str:
         return f"sha256:{self.digest[:20]} ({self.kind} GGUF)"
-
-    @property
-    def has_tokenizer(self) -> bool:
-        return (self.folder / "tokenizer_config.json").is_file()
 
     def weights(self, dtype: str) -> Path:
         """Return the folder of the weights in a dtype. The first call dequantises them, which takes a minute for 1.5 B."""
@@ -194,12 +185,12 @@ def _describe(id: str, path: Path, part: Path) -> None:
     """Write a file's configuration, tokenizer and stop ids, or raise for what is wrong with it."""
     _require_packages(id)
     from gguf import GGUFReader
-    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, AutoTokenizer, GenerationConfig
+    from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, GenerationConfig
 
     try:
         reader = GGUFReader(path)
-        architecture = str(_value(reader, "general.architecture", required=True))
-        stops = _stop_ids(reader)
+        architecture = str(value_of(reader, "general.architecture", required=True))
+        stops = stop_ids(reader)
     except TORN as error:
         raise ConfigError(
             f"{id} is damaged, or not a GGUF file ({first_line(error)}): copy or download it again"
@@ -219,7 +210,7 @@ def _describe(id: str, path: Path, part: Path) -> None:
     parameters = sum(int(tensor.n_elements) for tensor in reader.tensors)
     embeddings = (tensor for tensor in reader.tensors if tensor.name == "token_embd.weight")
     config.vocab_size = next((int(tensor.shape[-1]) for tensor in embeddings), config.vocab_size)
-    base = _value(reader, f"{architecture}.rope.freq_base")
+    base = value_of(reader, f"{architecture}.rope.freq_base")
     settings = set_unread(
         id, config, None if base is None else float(base), [str(tensor.name) for tensor in reader.tensors]
     )
@@ -227,33 +218,23 @@ def _describe(id: str, path: Path, part: Path) -> None:
     special: dict[str, Any] = {"eos_token_id": stops if len(stops) > 1 else stops[0]}
     special |= {name: getattr(config, name, None) for name in ("bos_token_id", "pad_token_id")}
     GenerationConfig(**special).save_pretrained(part)
-    if _value(reader, "tokenizer.ggml.model") not in (None, "none", "no_vocab"):
-        with _alone(path) as folder:
-            try:
-                AutoTokenizer.from_pretrained(folder, gguf_file=path.name).save_pretrained(part)
-            except Exception as error:  # tokenizers raises no narrower class
-                sentence = f"the tokenizer inside {id} cannot be read ({first_line(error)}): convert the model again"
-                raise ConfigError(sentence) from error
-    kind = _kind(reader)
-    card = {"kind": kind, "parameters": parameters, "dtype": OWN_DTYPES.get(kind, "bfloat16"), "settings": settings}
+    card = {
+        "kind": (kind := _kind(reader)),
+        "parameters": parameters,
+        "dtype": OWN_DTYPES.get(kind, "bfloat16"),
+        "settings": settings,
+        "tokenizer_fault": write_tokenizer(id, path, reader, part),
+    }
     (part / CARD).write_text(json.dumps(card))
-
-
-@contextmanager
-def _alone(path: Path) -> Iterator[Path]:
-    """Yield a folder that holds this file only: a tokenizer.json beside it would replace the tokenizer inside."""
-    with TemporaryDirectory(prefix="sdbench-") as folder:
-        Path(folder, path.name).symlink_to(path.absolute())
-        yield Path(folder)
 
 
 def _refuse_unread(id: str, reader: GGUFReader, architecture: str) -> None:
     """Raise for features that change the weights or their use and that transformers does not read."""
-    if int(_value(reader, "split.count") or 1) > 1:
+    if int(value_of(reader, "split.count") or 1) > 1:
         raise ConfigError(
             f"{id} is one of several parts: join them with llama-gguf-split --merge FIRST.gguf WHOLE.gguf"
         )
-    scaling = str(_value(reader, f"{architecture}.rope.scaling.type") or "none")
+    scaling = str(value_of(reader, f"{architecture}.rope.scaling.type") or "none")
     factors = [str(tensor.name) for tensor in reader.tensors if str(tensor.name).startswith("rope_f")]
     if scaling != "none" or factors:
         raise ConfigError(
@@ -262,28 +243,12 @@ def _refuse_unread(id: str, reader: GGUFReader, architecture: str) -> None:
         )
 
 
-def _value(reader: GGUFReader, key: str, *, required: bool = False) -> Any:
-    field = reader.get_field(key)
-    if field is None and required:
-        raise KeyError(f"no {key}")
-    return None if field is None else field.contents()
-
-
-def _stop_ids(reader: GGUFReader) -> list[int]:
-    """Return the ids that end a text: those of the file, then its control tokens with a known name."""
-    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot", "eom"))
-    ids = [int(index) for key in keys if (index := _value(reader, key)) is not None]
-    tokens, types = (_value(reader, f"tokenizer.ggml.{name}") or [] for name in ("tokens", "token_type"))
-    named = enumerate(zip(tokens, types, strict=False))
-    return list(dict.fromkeys([*ids, *(index for index, (token, kind) in named if kind == CONTROL and token in ENDS)]))
-
-
 def _kind(reader: GGUFReader) -> str:
     """Return the quantisation that the file states, or the type of most of its weights."""
     from gguf import LlamaFileType
 
     try:
-        return LlamaFileType(int(_value(reader, "general.file_type"))).name.partition("_")[2]
+        return LlamaFileType(int(value_of(reader, "general.file_type"))).name.partition("_")[2]
     except (ValueError, TypeError):
         counts: Counter[str] = Counter()
         for tensor in reader.tensors:

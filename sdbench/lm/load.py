@@ -96,13 +96,19 @@ class Checkpoint:
 
 
 def find(
-    id: str, folder: str | None = None, *, revision: str | None = None, tokenizer: str | None = None
+    id: str,
+    folder: str | None = None,
+    *,
+    revision: str | None = None,
+    tokenizer: str | None = None,
+    keeps_tokenizer: bool = False,
 ) -> Checkpoint:
     """Return the checkpoint of a hub id, a folder or a GGUF file from its metadata. No weights are read, and none are downloaded
-    except a GGUF file, which contains its metadata. `tokenizer` replaces the one in a GGUF file.
+    except a GGUF file, which contains its metadata. `tokenizer` replaces the one in a GGUF file, with `keeps_tokenizer`
+    only one that cannot be used.
     """
     if is_gguf(id):
-        return _find_gguf(id, revision, tokenizer)
+        return _find_gguf(id, revision, tokenizer, keeps_tokenizer=keeps_tokenizer)
     path = Path(os.path.expanduser(folder or id))
     if path.is_dir():
         _refuse_adapter(id, path)
@@ -145,10 +151,13 @@ def is_local(id: str) -> bool:
     return path.is_file() if is_gguf(id) else path.is_dir()
 
 
-def _find_gguf(id: str, revision: str | None, tokenizer: str | None) -> Checkpoint:
+def _find_gguf(id: str, revision: str | None, tokenizer: str | None, *, keeps_tokenizer: bool) -> Checkpoint:
     file = find_file(id, revision=revision)
-    if tokenizer is None and not file.has_tokenizer:
-        raise ConfigError(f"{id} has no tokenizer inside: give one by model.tokenizer=, a hub id or a folder")
+    if tokenizer is None and file.tokenizer_fault:
+        instead = "give model.tokenizer=ID, a hub id or a folder with the model's tokenizer"
+        raise ConfigError(f"{id} {file.tokenizer_fault}: {instead}")
+    if keeps_tokenizer and not file.tokenizer_fault:
+        tokenizer = None
     folder = None if tokenizer is None else _tokenizer_folder(tokenizer)
     return Checkpoint(id, file.folder, None, StoredWeights(file.parameters, file.dtype), file, folder)
 

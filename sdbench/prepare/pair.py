@@ -131,11 +131,14 @@ def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> Pair
             )
     tokenizer = None if model.tokenizer is None else folder_of(model.tokenizer)
     checkpoints = {
-        role: lm.find(name, folder_of(name), revision=revision, tokenizer=tokenizer)
+        role: lm.find(name, folder_of(name), revision=revision, tokenizer=tokenizer, keeps_tokenizer=role == "draft")
         for role, (name, revision) in names.items()
     }
-    if tokenizer is not None and all(checkpoint.gguf is None for checkpoint in checkpoints.values()):
-        raise ConfigError(f"model.tokenizer={model.tokenizer} is read for .gguf files only: remove it")
+    if tokenizer is not None and all(checkpoint.tokenizer is None for checkpoint in checkpoints.values()):
+        raise ConfigError(
+            f"model.tokenizer={model.tokenizer} is read for a target that is a .gguf file, and for a draft in one without a "
+            "usable tokenizer: remove it"
+        )
     where = device_of(device, is_read=is_read)
     kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None
     metadata = PairMetadata(model, checkpoints, where, kind)

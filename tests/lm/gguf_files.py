@@ -56,10 +56,14 @@ def write(
     *,
     kind: str = "F16",
     tokenizer: Path | None = None,
+    pre: str | None = None,
     more: dict[str, str] | None = None,
     base: float | None = None,
 ) -> Path:
-    """Write a model, with the tokenizer of a folder; `more` is text under further keys, `base` another base of rotary positions."""
+    """Write a model, with the tokenizer of a folder.
+
+    pre: how the tokenizer splits texts. more: text under further keys. base: another base of rotary positions.
+    """
     config = model.config
     architecture = ARCHITECTURES[config.model_type]
     writer = gguf.GGUFWriter(path, architecture)
@@ -87,7 +91,8 @@ def write(
     for key, text in (more or {}).items():
         writer.add_string(key, text)
     if tokenizer is not None:
-        _add_tokenizer(writer, tokenizer)
+        # That of the tiny pairs; for the architecture of Qwen2 transformers has its own.
+        _add_tokenizer(writer, tokenizer, pre or ("qwen2" if architecture == "qwen2" else "smollm"))
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH[architecture.upper()], config.num_hidden_layers)
     for name, weight in model.state_dict().items():
         if not (name == "lm_head.weight" and config.tie_word_embeddings):
@@ -128,13 +133,13 @@ def q4_k(x: np.ndarray) -> np.ndarray:
     return rows.reshape(*x.shape[:-1], -1)
 
 
-def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path) -> None:
+def _add_tokenizer(writer: gguf.GGUFWriter, folder: Path, pre: str) -> None:
     """Byte-level BPE, as the pairs of the package have."""
     rules = json.loads((folder / "tokenizer.json").read_text())
     special = {entry["id"] for entry in rules["added_tokens"]}
     tokens = sorted(rules["model"]["vocab"], key=rules["model"]["vocab"].get)
     writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
+    writer.add_tokenizer_pre(pre)
     writer.add_token_list(tokens)
     writer.add_token_types(
         [gguf.TokenType.CONTROL if index in special else gguf.TokenType.NORMAL for index in range(len(tokens))]

@@ -182,7 +182,7 @@ def without_tensors(path: Path, architecture: str, more: dict[str, str] | None =
         (unknown_architecture, "of the architecture rwkv9, which transformers does not read"),
         (
             lambda whole, path: str(write(path, tiny("qwen2", layers=1))),
-            "no tokenizer inside: give one by model.tokenizer",
+            "no tokenizer inside: give model.tokenizer=ID",
         ),
         (
             lambda whole, path: str(write(path, tiny("llama", layers=1), more={"llama.rope.scaling.type": "yarn"})),

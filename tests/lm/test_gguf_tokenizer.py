@@ -1,0 +1,128 @@
+"""The tokenizer inside a GGUF file has the ids of tokenizer.json, or the file is refused with a request for another tokenizer."""
+
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pytest
+
+from sdbench import embedded
+from sdbench.cli import main
+from sdbench.config import ConfigError, Model
+from sdbench.lm import gguf as room
+from sdbench.lm.load import find, load_tokenizer, tokenizer_key
+from sdbench.prepare import pair as pairs
+from sdbench.prepare.pair_info import PairInfo
+
+pytest.importorskip("gguf")
+from gguf_files import tiny, write
+
+TOKENIZER = embedded.path("llama-tiny", "target")
+OTHER = embedded.path("qwen-tiny", "target")  # with as many pieces
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(room, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr("sdbench.lm.digests.CACHE", tmp_path / "hashes")
+
+
+@pytest.mark.parametrize(
+    ("family", "pre"), [("llama", "smollm"), ("llama", "refact"), ("starcoder2", "starcoder")]
+)  # of the last the class of its architecture has a split of its own
+def test_digits_after_blanks_have_the_ids_of_tokenizer_json(family, pre, tmp_path):
+    checkpoint = find(str(write(tmp_path / "x.gguf", tiny(family, layers=1), tokenizer=TOKENIZER, pre=pre)))
+    ours, theirs = load_tokenizer(checkpoint), load_tokenizer(find(str(TOKENIZER)))
+    for text in ("x =  1", "def f():\n    12 + 3\n\n   7", "it's  3.5", "Tom has 12 apples."):
+        assert ours(text)["input_ids"] == theirs(text)["input_ids"], text
+
+
+@pytest.mark.parametrize(("family", "pre"), [("llama", "gpt-2"), ("llama", "llama-bpe"), ("qwen2", "qwen2")])
+def test_splits_that_transformers_reads_are_accepted(family, pre, tmp_path):
+    path = write(tmp_path / "x.gguf", tiny(family, layers=1), tokenizer=TOKENIZER, pre=pre)
+    assert find(str(path)).gguf.tokenizer_fault == ""
+
+
+UNREAD = "(tokenizer.ggml.pre), which this transformers does not read from GGUF"
+UNUSED = "(tokenizer.ggml.pre), which transformers does not do for its architecture"
+
+
+@pytest.mark.parametrize(
+    ("family", "pre", "words"),
+    [
+        ("llama", "stablelm2", f"splits texts as stablelm2 {UNREAD}"),
+        ("llama", "default", f"splits texts as default {UNREAD}"),
+        ("qwen2", "llama-bpe", f"splits texts as llama-bpe {UNUSED}"),
+    ],
+)
+def test_a_file_that_would_be_split_differently_needs_a_tokenizer(family, pre, words, tmp_path, capsys):
+    is_refused(write(tmp_path / "x.gguf", tiny(family, layers=1), tokenizer=TOKENIZER, pre=pre), words, capsys)
+
+
+def test_a_file_with_a_special_token_of_another_id_needs_a_tokenizer(tmp_path, capsys):
+    """As those of DeepSeek's distilled Qwen models: the token is outside the alphabet of bytes."""
+    folder = copy_tokenizer(TOKENIZER, tmp_path / "tokenizer")
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = rules["model"]["vocab"]
+    vocabulary["<｜begin▁of▁sentence｜>"] = vocabulary.pop("<s>")
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    path = write(tmp_path / "x.gguf", tiny("llama", layers=1), tokenizer=folder, pre="qwen2")
+    is_refused(path, "names id 1 as its bos token, which transformers reads as [10", capsys)
+
+
+def copy_tokenizer(source: Path, folder: Path) -> Path:
+    return Path(shutil.copytree(source, folder, ignore=shutil.ignore_patterns("*.safetensors")))
+
+
+def is_refused(path: Path, words: str, capsys) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"{path} {words}") + ".*: give model.tokenizer=ID, ") as raised:
+        find(str(path))
+    assert main([f"model.target={path}", f"model.draft={path}", f"results={path.parent}", "n=2"]) == 2
+    assert str(raised.value) in capsys.readouterr().err
+    for keeps_tokenizer in (False, True):
+        checkpoint = find(str(path), tokenizer=str(TOKENIZER), keeps_tokenizer=keeps_tokenizer)
+        assert checkpoint.tokenizer_folder == TOKENIZER
+
+
+@pytest.fixture
+def files(tmp_path) -> dict[str, str]:
+    """Two files with tokenizers of equal size and different pieces."""
+    model = tiny("llama", layers=1)
+    roles = {"target": TOKENIZER, "draft": OTHER}
+    return {
+        role: str(write(tmp_path / f"{role}.gguf", model, tokenizer=folder, pre="smollm"))
+        for role, folder in roles.items()
+    }
+
+
+def words_of(files: dict[str, str], tmp_path: Path) -> list[str]:
+    pair = [f"model.{role}={file}" for role, file in files.items()]
+    return [*pair, f"model.tokenizer={TOKENIZER}", "n=2", "max_new_tokens=4", f"results={tmp_path}"]
+
+
+def test_a_draft_of_another_family_is_refused_also_where_a_tokenizer_is_given(files, tmp_path, capsys):
+    assert main(words_of(files, tmp_path)) == 2
+    assert f"model.target={files['target']} and model.draft={files['draft']} have different tokenizers: id" in (
+        capsys.readouterr().err
+    )
+
+
+def test_the_draft_keeps_its_tokenizer_where_it_may_differ(files, tmp_path, capsys):
+    assert main([*words_of(files, tmp_path), "drafter=universal", "--plan"]) == 0, capsys.readouterr().err
+    pair_info = PairInfo.read(pairs.find(Model("x", **files, tokenizer=str(TOKENIZER)), device="cpu", dtype="float32"))
+    assert tokenizer_key(pair_info.draft_tokenizer) == tokenizer_key(load_tokenizer(find(files["draft"])))
+    assert pair_info.draft_tokenizer.get_vocab().items() >= load_tokenizer(find(str(OTHER))).get_vocab().items()
+    assert tokenizer_key(pair_info.tokenizer) == tokenizer_key(load_tokenizer(find(str(TOKENIZER))))
+
+
+def test_a_draft_without_a_tokenizer_has_the_one_that_is_given(files, tmp_path):
+    files["draft"] = str(write(tmp_path / "bare.gguf", tiny("llama", layers=1)))
+    metadata = pairs.find(Model("x", **files, tokenizer=str(TOKENIZER)), device="cpu", dtype="float32")
+    assert metadata.checkpoints["draft"].tokenizer_folder == TOKENIZER
+
+
+def test_a_tokenizer_that_no_model_reads_is_refused(files, tmp_path, capsys):
+    files["target"] = str(TOKENIZER)
+    assert main(words_of(files, tmp_path)) == 2
+    assert f"model.tokenizer={TOKENIZER} is read for a target that is a .gguf file" in capsys.readouterr().err
