@@ -35,7 +35,7 @@ FAMILIES = ("lm-eval",)  # files in configs/task that cover many tasks, chosen b
 class Model:
     """A pair. `target` and `draft` are hub ids, folders, GGUF files, or `embedded:NAME/target` for a pair of the package.
 
-    `tokenizer`, a hub id or a folder, replaces the tokenizer inside the GGUF file of a target, and is that of a GGUF draft without a
+    `tokenizer`, a hub id or a folder, replaces the one inside the GGUF file of a target, and is used for a GGUF draft without a
     usable one. `distilled` names a loss: the draft distilled for the task with that loss replaces the pair's draft, and +LOSS is
     added to the pair's name.
     """
