@@ -5,12 +5,10 @@ import os
 import random
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 import sacrebleu
-from rouge_score.rouge_scorer import RougeScorer
 
 from sdbench.score import COMMAND
 
@@ -293,37 +291,6 @@ def test_as_a_command_stdout_holds_the_object_alone(tmp_path):
     helped = command("--help")
     assert helped.returncode == 0
     assert "predictions=FILE" in helped.stdout
-
-
-@pytest.mark.slow
-def test_summaries_take_no_longer_than_by_rouge_score_itself(tmp_path, children_s):
-    rng = random.Random(0)
-    vocabulary = ["".join(rng.choices("abcdefghijklmnopqrst", k=rng.randint(2, 10))) for _ in range(3000)]
-
-    def text():
-        return "\n".join(" ".join(rng.choices(vocabulary, k=14)) for _ in range(4))
-
-    pairs = [(text(), text()) for _ in range(1000)]
-    lines = [json.dumps({"article": "", "highlights": written, "id": str(i)}) for i, (written, _) in enumerate(pairs)]
-    data = tmp_path / "rows.jsonl"
-    data.write_text("\n".join(lines))
-    path = _write(tmp_path, [{"id": str(i), "completion": answer} for i, (_, answer) in enumerate(pairs)])
-
-    def seconds():
-        before = children_s()
-        done = command("task=cnndm", f"predictions={path}", f"data={data}")
-        assert done.returncode == 0, done.stderr
-        return children_s() - before
-
-    whole = seconds()
-    _write(tmp_path, [{"id": "0", "completion": pairs[0][1]}])
-    start = seconds()
-    begin = time.process_time()
-    for use_stemmer in (True, False):
-        scorer = RougeScorer(["rouge1", "rouge2", "rougeL", "rougeLsum"], use_stemmer=use_stemmer)
-        for written, answer in pairs:
-            scorer.score(written, answer)
-    assert whole - start < time.process_time() - begin
 
 
 @pytest.mark.slow
