@@ -3,10 +3,11 @@ against the limits of the machine's arithmetic and memory.
 
     python scripts/bench_engine.py [pair=llama-tiny|tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32]
                                    [threads=1,2] [repeats=3] [sweep=40] [new=64] [out=FOLDER]
-                                   [rules=all|NAME,NAME] [drafters=all|NAME,NAME] [cold=N]
+                                   [rules=all|NAME,NAME] [drafters=all|NAME,NAME] [heads=all|NAME,NAME] [cold=N]
 
 rules= measures verification rules compared with Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE. drafters=
-measures drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh
+measures drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. heads= measures large output heads only, which
+are part of the measurements of the engine too: out= gets heads-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh
 processes instead (bench_cold.py, an embedded pair in float32 on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
 The ways that are compared take turns in one process; a figure is the median of their ratios, with the smallest and the largest. An
 embedded pair reads word problems of gsm8k-tiny one after another; a FOLDER (with target/ and draft/) and a random pair read random
@@ -43,7 +44,7 @@ from sdbench.lm.capture import Mode
 from sdbench.lm.model import LM
 from sdbench.prepare.provenance import environment
 from sdbench.verify import Ensemble
-from sdbench.words import exit_on_mistake, parse_words
+from sdbench.words import choose, exit_on_mistake, parse_words
 
 LIBRARY: Any = transformers  # the type annotations of its constructors and of .to() are too strict for correct calls
 EMBEDDED = Path(__file__).parents[1] / "sdbench" / "embedded"
@@ -65,7 +66,8 @@ NAMES = (
     "num_key_value_heads",
     "vocab_size",
 )
-HEADS = {"an 8B": (4096, 128_256), "Gemma 3 270M": (640, 262_144)}  # widths and vocabularies
+# Widths and vocabularies, by a name in heads= and its name in a figure.
+HEADS = {"8b": ("an 8B", 4096, 128_256), "gemma": ("Gemma 3 270M", 640, 262_144)}
 HEAD_ROWS, HEAD_STEPS = 12, 8
 SHAPES = {
     "tiny-shape": ((12, 128, 384, 4, 2, 1024), (1, 96, 256, 3, 1, 1024)),
@@ -329,7 +331,7 @@ def head_over_product(bench: Bench, name: str) -> Figure:
     """Return the time to compute the logits of one position per row, divided by the time to multiply the same number of states by
     the head's weights. The ratio is large for a head that copies its weights for each row.
     """
-    (width, vocab), dtype = HEADS[name], bench.target.dtype
+    (title, width, vocab), dtype = HEADS[name], bench.target.dtype
     torch.set_default_dtype(dtype)
     with torch.device(bench.device):
         options: Any = {**dict(zip(NAMES, (1, width, 64, width // 64, 1, vocab), strict=True)), "eos_token_id": None}
@@ -348,7 +350,17 @@ def head_over_product(bench: Bench, name: str) -> Figure:
 
         ratios = [bench.seconds(forward)[1] / bench.seconds(product)[1] for _ in range(WARM_UPS + bench.repeats)]
     note = f"{HEAD_ROWS} rows of {HEAD_STEPS} tokens through one layer"
-    return bench.figure(f"forward with the head of {name} over the head's product", ratios[WARM_UPS:], note)
+    return bench.figure(f"forward with the head of {title} over the head's product", ratios[WARM_UPS:], note)
+
+
+def measure_heads(bench: Bench, names: str = "all") -> Iterator[Figure]:
+    for name in heads_of(names):
+        yield head_over_product(bench, name)
+
+
+def heads_of(names: str) -> list[str]:
+    """Return the names of output heads, for `all` or a list; ValueError for an unknown one."""
+    return list(HEADS) if names == "all" else choose("heads", names, list(HEADS))
 
 
 def stretched(bench: Bench) -> Bench:
@@ -400,8 +412,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield over_machine(bench, "batch 1, no measures", single, **alone)
     yield from where_it_goes(bench, "batch 32, all measures", texts)
     yield from where_it_goes(bench, "batch 1, no measures", single, **alone)
-    for name in HEADS:
-        yield head_over_product(bench, name)
+    yield from measure_heads(bench)
     yield long_over_short(stretched(bench))
     row = LM(bench.target).cache(1, 1000)
     lm = LM(bench.target)
@@ -458,6 +469,7 @@ DEFAULTS = {
     "out": "",
     "rules": "",
     "drafters": "",
+    "heads": "",
     "cold": "",
 }
 
@@ -467,6 +479,7 @@ TITLES = {
     "engine": "The speed of the engine",
     "rules": "The cost of rules",
     "drafters": "The cost of drafters",
+    "heads": "The cost of large output heads",
     "cold": "The first texts of a process",
 }
 
@@ -490,12 +503,14 @@ def main(argv: Sequence[str]) -> None:
         if words.paths:
             raise ValueError(f"options are KEY=VALUE, got {words.paths[0]}")
         options = {**DEFAULTS, **words.options}
-        group = next((name for name in ("rules", "drafters", "cold") if options[name]), "engine")
+        group = next((name for name in ("rules", "drafters", "heads", "cold") if options[name]), "engine")
         if group == "rules":
             names_of(options["rules"])
+        elif group == "heads":
+            heads_of(options["heads"])
         elif group == "cold":
             options |= options_of_processes(words.options)
-    measures = {"rules": measure_rules, "drafters": measure_drafters, "cold": measure_cold}
+    measures = {"rules": measure_rules, "drafters": measure_drafters, "heads": measure_heads, "cold": measure_cold}
     transformers.logging.set_verbosity_error()
     print(HEAD)
     figures: list[Figure] = []

@@ -45,6 +45,13 @@ def test_an_unknown_rule_among_known_ones_is_refused(capsys):
     assert names_of("all") == sorted(path.stem for path in (config_dir() / "verifier").glob("*.yaml"))
 
 
+def test_an_unknown_head_among_known_ones_is_refused(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["heads=8b,gema"])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "bench_engine: heads must be among 8b, gemma, got gema\n"
+
+
 class Folder(torch.nn.Module):
     """A model whose folder asks for other sampling than temperature 1; it keeps the options of each call."""
 
