@@ -17,7 +17,7 @@ NAN = float("nan")
 class Answer:
     """A text as the server sent it: its token ids, the server's counts, and the time of each chunk in seconds since the request."""
 
-    ids: tuple[int, ...]  # without those that were omitted
+    ids: tuple[int, ...]  # those that the server sent
     text: str
     is_stopped: bool
     steps: Mapping[str, Sequence[int]] | None
@@ -26,7 +26,7 @@ class Answer:
     server_s: Mapping[str, float]  # first_token, decode, queue; NaN if the server does not report it
     started_at: float
     num_asked: int = 1  # how often the request was sent
-    omitted: tuple[int, ...] = ()  # positions of tokens that the stream counted without their ids
+    omitted: tuple[int, ...] = ()  # positions of tokens that the stream counts but whose ids it does not send
 
     @property
     def num_tokens(self) -> int:
@@ -41,7 +41,7 @@ class Answer:
         return self.chunks[-1][0] - self.chunks[0][0] if self.chunks else NAN
 
     def with_ids(self, ids: Sequence[int]) -> "Answer":
-        """Return it with all ids from a second answer to the same request; raise UnansweredError if the text differs."""
+        """Return this answer with all ids, from a second answer to the same request; raise UnansweredError if the text differs."""
         known = tuple(token for position, token in enumerate(ids) if position not in self.omitted)
         if len(ids) != self.num_tokens or known != self.ids:
             raise UnansweredError("its stream omits token ids, and the repeated request gave a different text")

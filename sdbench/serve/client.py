@@ -1,4 +1,4 @@
-"""A client of one OpenAI-compatible server: streamed requests, repeated only if nothing would be counted twice."""
+"""A client of one OpenAI-compatible server: it reads streamed answers, and repeats requests that fail."""
 
 import asyncio
 import json
@@ -18,7 +18,7 @@ from sdbench.types import EngineError
 
 BUSY = (429, 502, 503, 504)
 FORBIDDEN = (401, 403)
-LIMITS = ("length", "limit")  # reasons of a server for ending a text at the number of tokens that it allows
+LIMITS = ("length", "limit")  # finish reasons of a text that reached the server's limit of tokens
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0  # before a retry, unless the server asks for more
 IsOver = Callable[[Sequence[Any]], bool]  # whether the last of these ids ends the text
@@ -40,9 +40,9 @@ class Client:
     url: str
     dialect: Dialect
     patience: Patience = field(default_factory=Patience)
-    headers: Mapping[str, Any] = field(default_factory=dict)  # of every request; a null is left out
-    model: str = ""  # the name under which it serves the model
-    _has_warned: bool = False  # of a long Retry-After
+    headers: Mapping[str, Any] = field(default_factory=dict)  # sent with every request; null values are left out
+    model: str = ""  # the model's name on the server
+    _has_warned: bool = False  # whether it has warned of a long Retry-After
     _session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
@@ -75,7 +75,7 @@ class Client:
             return await _page(response)
 
     async def models(self) -> list[Mapping[str, Any]]:
-        """Return what the server lists about its models, nothing if it has no such page; raise EngineError if it wants a key."""
+        """Return the server's list of models, empty if it has none; raise EngineError if it requires another key."""
         async with self._request("GET", "/v1/models") as response:
             await self._refuse_without_key(response)
             listing = at(await _page(response), "data") or []
@@ -85,7 +85,7 @@ class Client:
         if response.status in FORBIDDEN:
             problem = "wants a key: engine.headers.Authorization='Bearer KEY'"
             if any(name.lower() == "authorization" for name in self.headers):
-                problem = "does not accept this key, the one of engine.headers.Authorization or of the shell"
+                problem = "does not accept this key, which is from engine.headers.Authorization or the shell"
             message = _message(await response.text())
             raise EngineError(f"the server at {self.url} {problem} (HTTP {response.status}: {message})")
 
@@ -97,7 +97,7 @@ class Client:
             return response.status == 400
 
     async def counters(self) -> dict[str, float] | None:
-        """Return steps, drafted and accepted tokens since the server started; None if it does not count them."""
+        """Return the numbers of steps, drafted and accepted tokens since the server started; None if it does not count them."""
         if not any(self.dialect.counters.values()):
             return None
         try:
@@ -109,7 +109,7 @@ class Client:
     async def complete(self, body: Mapping[str, Any], is_over: IsOver | None = None, *, fills: bool = True) -> Answer:
         """Return one text; raise EngineError after the last retry.
 
-        Repeating a request changes no text and no count, because incomplete answers are dropped.
+        Incomplete answers are dropped, so no text is counted twice. The server's own `counters` include them.
         """
         reason = ""
         for attempt in range(self.patience.retries + 1):
@@ -143,7 +143,7 @@ class Client:
         """Send a request once and return its text; raise UnansweredError or EngineError if it fails.
 
         When `is_over` says that the text has ended, the connection is closed and the server stops. What a server reports
-        only at the end of its answer is then unknown. `fills`: ids that the stream omits are asked for at once (`fill`).
+        only at the end of its answer is then unknown. `fills`: ids that the stream omits are requested at once (`fill`).
         """
         reader = AnswerReader(self.dialect)
         async with self._request("POST", self.dialect.completions, body) as response:
@@ -169,15 +169,15 @@ class Client:
         return await self.fill(body, answer) if fills else answer
 
     def _refuse_cut(self, answer: Answer, reason: str | None, most: int) -> None:
-        """Raise if the server ended a text that had neither an end nor `most` tokens: EngineError if it has a lower limit,
-        UnansweredError if it gave the request up. Where it reports no reason, nothing is known.
+        """Raise if the server ended a text before its end and before `most` tokens: EngineError if the server has a lower limit,
+        UnansweredError if it gave up the request. If it reports no reason, nothing is checked.
         """
         if answer.is_stopped or reason is None or answer.num_tokens >= most:
             return
         if reason in LIMITS:
             raise EngineError(
                 f"the server at {self.url} has a limit lower than max_new_tokens: it ended an answer at {answer.num_tokens} of "
-                f"{most} tokens; raise its limit (of vLLM max_new_tokens in --override-generation-config, or the context length), "
+                f"{most} tokens; raise its limit (in vLLM max_new_tokens of --override-generation-config, or the context length), "
                 "or lower max_new_tokens"
             )
         raise UnansweredError(
@@ -185,10 +185,10 @@ class Client:
         )
 
     async def fill(self, body: Mapping[str, Any], answer: Answer) -> Answer:
-        """Return an answer with the ids that its stream omitted, from the same request without streaming, which is another load
-        on the server. UnansweredError if that fails or gives a different text.
+        """Return an answer with the ids that its stream omitted. They come from the same request without streaming, which is
+        additional load for the server. Raise UnansweredError if that fails or gives a different text.
 
-        If a character takes several tokens, llama.cpp's stream contains the id of the last of them only.
+        If a character takes several tokens, llama.cpp's stream contains only the id of the last one.
         """
         if not answer.omitted:
             return answer

@@ -13,7 +13,7 @@ from sdbench.config import ConfigError, show
 # Runs in the server's interpreter: prints the installed version and commit without importing the package.
 LOOK = """
 import importlib.metadata as m, importlib.util as u, json, pathlib, re, sys
-sys.path = [p for p in sys.path if p]  # installed there, not in the folder that this runs in
+sys.path = [p for p in sys.path if p]  # finds installed packages, not those in the current folder
 spec = u.find_spec("MODULE")
 names = m.packages_distributions().get("MODULE", ["MODULE"]) if spec else []
 texts = [p.read_text() for p in pathlib.Path(spec.origin).parent.glob("_version.py")] if spec and spec.origin else []
@@ -51,7 +51,7 @@ INSTALLED_BY = "name the interpreter of an environment where it is installed (sc
 
 
 def look(python: str, module: str, advice: str = INSTALLED_BY) -> dict[str, Any]:
-    """Return the version of a server's package in an interpreter; raise ConfigError if either does not exist."""
+    """Return the version of a server's package in an interpreter; raise ConfigError if one of the two is missing."""
     option = f"engine.python={show(python)}"
     try:
         words = [python, "-c", LOOK.replace("MODULE", module)]
@@ -67,7 +67,7 @@ def look(python: str, module: str, advice: str = INSTALLED_BY) -> dict[str, Any]
 
 
 def look_at_llama_server(binary: str | None) -> dict[str, Any]:
-    """Return path, version and commit of a llama-server, by default the one on PATH; raise ConfigError if it is not one."""
+    """Return path, version and commit of a llama-server, by default the one on PATH; raise ConfigError if there is none."""
     path = shutil.which(binary or "llama-server")
     if path is None:
         raise ConfigError(
@@ -101,5 +101,5 @@ def port_of(host: str, wanted: int | None) -> int:
 
 
 def words_of(python: str, module: str, args: Mapping[str, Any], speculative: Mapping[str, Any] | None) -> Sequence[str]:
-    """Return the command python -m MODULE with its flags and the options of speculative decoding."""
+    """Return the command `python -m MODULE` with its flags and the options of speculative decoding."""
     return [python, "-m", module, *flags(args), *flags({"speculative_config": speculative})]

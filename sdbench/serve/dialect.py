@@ -1,4 +1,4 @@
-"""Which fields of a server's JSON and which of its counters hold which fact, read from a file in configs/engine."""
+"""Where a server's JSON and its counters report each fact, such as ids and times; read from a file in configs/engine."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -38,7 +38,7 @@ class Dialect:
     text: str = "text"
     finish: str = "finish_reason"
     stops: Sequence[str] = ("stop",)  # values of `finish` of a text that ended by itself or at a stop string
-    last: str | None = None  # a field that is true in the last chunk; None: [DONE] follows the last chunk
+    last: str | None = None  # a field that is true in the last chunk; None: the event [DONE] follows the last chunk
     prompt_ids: str | None = None
     steps: Mapping[str, str | None] = field(default_factory=dict)
     totals: Mapping[str, str | None] = field(default_factory=dict)
@@ -51,7 +51,7 @@ class Dialect:
     fixed_length: Mapping[str, Any] = field(default_factory=dict)
     cached_prompts: Mapping[str, Any] = field(default_factory=dict)
     extra: str | None = None  # the field of a request that plug-ins read
-    salt: str | None = None  # the field of a request whose value keeps its prompt from being read from the prompt cache
+    salt: str | None = None  # the request field for a cache salt: requests with different salts share no cached prompts
     has_cached_prompts: bool = True  # False: the server has no prompt cache
     version: str | None = "/version"
     version_name: str = "version"
@@ -59,15 +59,15 @@ class Dialect:
     tokenize_text: str = "prompt"
     tokenize_request: Mapping[str, Any] = field(default_factory=lambda: {"add_special_tokens": False})
     info: str | None = None
-    context: str | None = None  # of `info`: tokens of the longest text; servers like vLLM list it with the model
-    context_flag: str = "max_model_len"  # the option that sets it
-    slots: str | None = None  # of `info`: requests that the server answers at a time; others wait
+    context: str | None = None  # path in `info` to the longest context in tokens; vLLM lists it with the model instead
+    context_flag: str = "max_model_len"  # the server's option that sets it
+    slots: str | None = None  # path in `info` to the number of requests that the server answers at a time
     counters_at: str = "/metrics"
-    keeps_connections: bool = True  # False: it closes a connection after a stream; a new request needs a new one
+    keeps_connections: bool = True  # False: the server closes the connection after each streamed answer
     is_cumulative: bool = False  # whether each chunk repeats all ids so far
     flag: str | None = None  # the flag that makes the server count drafts; None: there is none
-    length_flag: str = "num_speculative_tokens"  # the option of the draft length in the command that starts the server
-    tokens_per_step: str | None = None  # mean number of tokens per step of a text; the number of drafts is then unknown
+    length_flag: str = "num_speculative_tokens"  # the server's option for the draft length
+    tokens_per_step: str | None = None  # mean number of tokens per step of a text, from servers that count no drafts
 
     @classmethod
     def check(cls, tree: Mapping[str, Any]) -> "Dialect":
@@ -81,7 +81,7 @@ class Dialect:
         given: dict[str, Any] = {
             key: value for key, value in tree.items() if value is not None or key in ("version", "choices")
         }
-        for name in ("request", "tokenize_request"):  # null: the server does not have the field
+        for name in ("request", "tokenize_request"):  # null removes a field that the server does not have
             if name in given:
                 given[name] = {key: value for key, value in given[name].items() if value is not None}
         return cls(**given)

@@ -1,21 +1,21 @@
-"""The limit on open files of this process: each request under way is a connection, and counts as one."""
+"""This process's limit on open files: the connection of each request in progress counts as an open file."""
 
 import resource
 
 from sdbench.config import ConfigError
 
-OTHERS = 100  # files that the process has open beside its requests
+OTHERS = 100  # open files besides the requests
 
 
 def allow_requests(count: int, option: str) -> None:
-    """Let an option have so many requests under way: raise the soft limit to the hard one; ConfigError if that is too low, too."""
+    """Raise the soft limit for the `count` requests in progress that an option allows; ConfigError if the hard limit is too low."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = count + OTHERS
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return
     if hard != resource.RLIM_INFINITY and hard < needed:
         raise ConfigError(
-            f"{option} may have {count} requests under way at a time, and this process may open {hard} files at most: send fewer "
+            f"{option} allows {count} requests at a time, but this process may open only {hard} files: send fewer "
             "requests, or raise the limit (ulimit -Hn)"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (needed if hard == resource.RLIM_INFINITY else hard, hard))

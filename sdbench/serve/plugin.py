@@ -1,7 +1,7 @@
-"""Tests of the vLLM of an interpreter. `python -m sdbench.serve.plugin --check PYTHON` tests whether our plug-in fits it.
+"""Check an interpreter's vLLM. `python -m sdbench.serve.plugin --check PYTHON` reports whether our plug-in supports it.
 
-The exit code is 0 if it fits. It is 2, with the differences, if it does not fit, or if vLLM, the plug-in or sdbench, whose rules it
-runs, is not installed.
+The exit code is 0 if it does. It is 2 if it does not, with the differences, or if vLLM, the plug-in or sdbench (whose rules the
+plug-in runs) is not installed.
 """
 
 import os
@@ -13,7 +13,7 @@ from sdbench.config import ConfigError, show
 from sdbench.serve.command import look
 
 USAGE = "usage: python -m sdbench.serve.plugin --check PYTHON"
-CHECK_S = 600  # importing vLLM alone takes long
+CHECK_S = 600  # importing vLLM takes long
 
 
 # Runs in vLLM's interpreter, without a model: each of five positions must get the number of its request.
@@ -32,7 +32,7 @@ print("is_right", torch.equal(expanded, numbers[[0, 0, 1, 1, 1]]))
 def draws_from_laws(python: str) -> bool:
     """Return whether the CPU build of vLLM in an interpreter samples drafted positions from the right distribution.
 
-    That of version 0.32 does not: `expand_batch_to_tokens`, which gives each drafted position the temperature, top-k and top-p
+    That of vLLM 0.32 does not: `expand_batch_to_tokens`, which gives each drafted position the temperature, top-k and top-p
     of its request, returns uninitialised memory (vllm#55005). Greedy decoding does not call it, and our plug-in replaces it.
     """
     env = {**os.environ, "VLLM_LOGGING_LEVEL": "ERROR", "VLLM_PLUGINS": ""}

@@ -1,4 +1,4 @@
-"""A server process under a supervisor: start it, wait until it is ready, say why it ended."""
+"""A server process under a supervisor: start it, wait until it is ready, report why it ended."""
 
 import os
 import signal
@@ -15,7 +15,7 @@ from sdbench.config import ConfigError
 
 LAST_LINES = 12
 POLL_S = 0.2
-OPENER = build_opener(ProxyHandler({}))  # a server of this machine is never asked through a proxy
+OPENER = build_opener(ProxyHandler({}))  # no proxy: the server runs on this machine
 SUPERVISOR = Path(__file__).with_name("supervisor.py")
 
 
@@ -46,7 +46,7 @@ class Server:
     def wait_until_ready(self, path: str, start_s: float) -> None:
         """Wait until the health page answers; raise ConfigError with the end of the log if the server ends or takes too long."""
         begin = time.monotonic()
-        while self.process.poll() is not None or not self._is_healthy(path):  # it may be another server that answers
+        while self.process.poll() is not None or not self._is_healthy(path):  # another server may answer at this address
             code, reason = self.process.poll(), None
             if code is not None:
                 reason = f"ended with {ending_of(code)} before it was ready"

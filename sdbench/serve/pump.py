@@ -1,4 +1,4 @@
-"""An event loop in a thread, through which synchronous code sends many requests at once and reads answers as they end."""
+"""An event loop in a thread: synchronous code sends many requests at once and reads each answer when it is complete."""
 
 import asyncio
 import queue
@@ -24,7 +24,7 @@ class Pump:
     def each(self, asks: Iterable[A], work: Callable[[A], Awaitable[T]], most: int) -> Iterator[tuple[A, T]]:
         """Yield each request with its answer as it ends, at most `most` at a time.
 
-        An error cancels all others; so does the caller when it closes the generator.
+        An error cancels all other requests, and so does closing the generator.
         """
         answers: queue.Queue[tuple[A, T] | BaseException | None] = queue.Queue()
         waiting = iter(asks)

@@ -1,4 +1,4 @@
-"""The rounds of a text, from the counts that a server reports for each step, cut at the end of the text as our engine cuts them."""
+"""The rounds of a text, from the counts that a server reports for each step. As in our engine, counts end where the text ends."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -19,8 +19,8 @@ class CountedRounds(NamedTuple):
 def steps_of(sums: Sequence[tuple[int, int, int]]) -> dict[str, list[int]] | None:
     """Return the steps after the first token, including steps without drafts, or None if the sums do not determine them.
 
-    `sums` are running sums of tokens, drafted and accepted drafts after each token sent. They do not determine the steps if some
-    tokens were not sent: those may have been steps too.
+    `sums` are running sums of tokens, drafted and accepted drafts after each token that was sent. They do not determine the steps
+    if tokens were not sent, because each of those may have been a step too.
     """
     steps: list[tuple[int, int]] = []
     last, left = (1, 0, 0), 0  # left: how many tokens of the last step are still to come
@@ -67,10 +67,10 @@ def steps_within(
 
 
 def cut_rounds(num_tokens: int, accepted: Sequence[int], drafted: Sequence[int], *, is_stopped: bool) -> CountedRounds:
-    """Return the rounds of a text: the prefill's, which draws the first token, then the steps with drafts in their order.
+    """Return the rounds of a text: the prefill, which draws the first token, then the steps with drafts in their order.
 
-    A server counts its last step in full, with tokens after the end of the text; these are not counted here. Drafts after the
-    end count as offered if the text reached its length limit, not if it was stopped. A server does not report steps
+    A server counts its last step in full, including tokens after the end of the text; these are not counted here. Drafts after
+    the end count as drafted if the text reached its length limit, not if it was stopped. A server does not report steps
     without drafts: each token that no reported step explains is one such step.
     """
     if len(accepted) != len(drafted) or any(not 0 <= a <= d for a, d in zip(accepted, drafted, strict=False)):

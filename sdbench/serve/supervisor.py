@@ -1,6 +1,6 @@
 """The supervisor between sdbench and a server: `python -I supervisor.py LOG GRACE_S -- COMMAND …`. Standard library only.
 
-It runs the command until the command ends or the supervisor's standard input is closed, which happens whenever sdbench ends.
+It runs the command until the command ends or its standard input is closed, which happens however sdbench ends.
 Then it ends the server's process group and all other descendants: it is a subreaper, so orphans become its children.
 """
 
@@ -22,7 +22,7 @@ def main(argv: list[str]) -> int:
     """Run the command and return its exit code."""
     log, grace_s, command = argv[0], float(argv[1]), argv[3:]
     parent = os.getppid()
-    os.setsid()  # Ctrl-C in the terminal then reaches sdbench only, which decides when the server ends
+    os.setsid()  # Ctrl-C in the terminal then reaches only sdbench, which decides when the server ends
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, _close_stdin)
     _prctl(SUBREAPER, 1)

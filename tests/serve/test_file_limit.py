@@ -40,8 +40,8 @@ def test_the_soft_limit_is_raised_to_the_hard_one_which_is_refused_if_too_low(co
         assert done.stdout.split() == ["300", "300"], done.stderr
     else:
         assert done.returncode
-        assert "ConfigError: timing.rate may have 201 requests under way at a time, and this process" in done.stderr
-        assert "may open 300 files at most: send fewer requests, or raise the limit (ulimit -Hn)" in done.stderr
+        assert "ConfigError: timing.rate allows 201 requests at a time, but this process may open" in done.stderr
+        assert "only 300 files: send fewer requests, or raise the limit (ulimit -Hn)" in done.stderr
 
 
 def test_a_limit_that_suffices_stays(soft_limit):
@@ -51,9 +51,9 @@ def test_a_limit_that_suffices_stays(soft_limit):
 
 
 LIMITS = [
-    ("batch_size=201", "batch_size may have 201 requests"),
-    ("engine.concurrency=[1,201]", "engine.concurrency may have 201 requests"),
-    ("timing={rate: 5, requests: 201}", "timing.rate may have 201 requests"),
+    ("batch_size=201", "batch_size allows 201 requests"),
+    ("engine.concurrency=[1,201]", "engine.concurrency allows 201 requests"),
+    ("timing={rate: 5, requests: 201}", "timing.rate allows 201 requests"),
 ]
 
 
@@ -65,4 +65,4 @@ def test_each_option_with_too_many_requests_at_a_time_is_refused_before_a_text(
     monkeypatch.setattr(resource, "setrlimit", lambda *_: None)
     words = [each for each in served_words(tmp_path) if each != "timing=off"]
     assert main([*words, "engine=http", "engine.url=http://127.0.0.1:9", word]) == 2
-    assert f"sdbench: {says} under way at a time" in capsys.readouterr().err
+    assert f"sdbench: {says} at a time" in capsys.readouterr().err
