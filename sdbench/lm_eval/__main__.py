@@ -8,7 +8,7 @@ from sdbench.config.checks import require_lm_eval
 from sdbench.subcommand import Exit
 
 MODEL = "sdbench.lm_eval.model:SpeculativeLM"
-# The functions of the harness that are called here; if a version lacks one, the error names it.
+# What this package uses of the harness; if a version lacks one of these, the error names it.
 USED = (
     "lm_eval.models:",  # registers the harness's models
     "lm_eval.api.registry:model_registry.register",

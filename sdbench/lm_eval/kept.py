@@ -1,4 +1,4 @@
-"""Answers on disk, so that an interrupted evaluation can continue: each is written as soon as it has ended.
+"""Answers on disk, so that an interrupted evaluation can continue: each is written as soon as it is complete.
 
 An answer is stored with its counts under a key, a hash of everything that decides its text, as in the records of a run.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 from sdbench.config import ConfigError
 
-SETTING = "setting of sdbench"  # a key in a file of `--use_cache`, where those of answers are hashes
+SETTING = "setting of sdbench"  # our key in a file of `--use_cache`; the keys of answers are hashes
 
 
 class KeptAnswers:
@@ -40,9 +40,9 @@ class KeptAnswers:
 
 
 def claim(answers: Any, setting: str) -> None:
-    """Reserve a file of the harness's `--use_cache` (a SqliteDict), which keeps answers by request only, for a setting.
+    """Reserve a file of the harness's `--use_cache` (a SqliteDict) for one setting, because its keys name the request only.
 
-    Raise ConfigError if it has answers of another setting, or of anything else.
+    Raise ConfigError if it holds answers of another setting or model.
     """
     if not answers:
         answers[SETTING] = setting

@@ -20,9 +20,9 @@ Continuation = tuple[Any, list[int], list[int]]
 
 
 def cut_texts(requests: Sequence[Continuation], limit: int, target: str) -> list[list[int]]:
-    """Return the ids of each text, of one that is too long the last, with a warning.
+    """Return the ids of each text. Of a text that is too long, the last ids are kept, with a warning.
 
-    Raise ConfigError for a continuation without tokens, whose log-likelihood would be 0, and for one that cannot be scored whole.
+    Raise ConfigError for a continuation without tokens, whose log-likelihood would be 0, and for one longer than `limit`.
     """
     for texts, _, continuation in requests:
         if not 0 < len(continuation) <= limit:
@@ -47,7 +47,7 @@ def log_likelihoods(
 ) -> Iterator[tuple[int, tuple[float, bool]]]:
     """Yield for each text its index, the log-probability of its last tokens, and whether greedy decoding would produce them.
 
-    `counts` are the numbers of these tokens. The longest text comes first.
+    `counts` has the number of these last tokens for each text. The longest text comes first.
     """
     order = sorted(range(len(texts)), key=lambda index: -len(texts[index]))
     for start in range(0, len(order), batch_size):

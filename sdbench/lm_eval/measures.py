@@ -19,9 +19,9 @@ KEPT = ("acceptance", "acceptance_expected", "tokens_per_round", "bias")
 def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str, Any]:
     """Return each rate over the texts of a task with its 95 % interval, the number of texts, tokens and cut prompts, and seconds.
 
-    A rate that is not known is null. `counts` has an entry for each text, from `counts_of`, with `is_prompt_cut` and with its
-    document as `example`: the intervals are over documents, of which one may have several texts. Seconds have none: rows of a batch
-    share passes, so `seconds` of a text is the time since the text before it ended, and only the sum is a measurement.
+    An unknown rate is null. `counts` has one entry per text: that of `counts_of`, with `is_prompt_cut`, and with the document as
+    `example`. Intervals are over documents, each of which may have several texts. Seconds have no interval: the rows of a batch
+    share passes, so `seconds` of a text is the time since the previous text ended, and only the sum is a measurement.
     """
     frame = pd.DataFrame(counts).assign(num_draft=num_draft)
     tokens, seconds = int(frame["tokens"].sum()), float(frame["seconds"].sum())
@@ -34,7 +34,7 @@ def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str
 
 
 def counts_of(generation: Generation, seconds: float) -> dict[str, Any]:
-    """Return the counts of a text from which rates are computed. `seconds` is the time since the text before it ended."""
+    """Return the counts of a text from which rates are computed. `seconds` is the time since the previous text ended."""
     sums = {name: float(sum(getattr(generation, name) or ())) for name in ("tv", "expected", "bias")}
     counts = {name: sum(getattr(generation, name) or ()) for name in ("drafted", "examined", "accepted")}
     return {

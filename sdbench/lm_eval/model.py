@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 class SpeculativeLM(TemplateLM):
     """A pair with one setting of one rule; `--model_args` takes options of `python -m sdbench`.
 
-    `keep` is a file to which each answer is written as soon as it has ended, so that the command can be run again to continue.
+    `keep` is a file to which each answer is written as soon as it is complete, so that the same command can continue later.
     """
 
     def __init__(self, *, keep: str | None = None, **options: Any) -> None:
@@ -61,7 +61,7 @@ class SpeculativeLM(TemplateLM):
         self.engine = engine_of(self.pair_info, parts, self.pair)
         self.tokenizer: Any = self.pair_info.tokenizer
         knobs = dict(built.sweep.settings[0])
-        # A head has the name of its content, wherever it lies.
+        # A head is named by its content, not by its path.
         self.setting = {
             "verifier": built.sweep.name,
             **with_labels(self.rule, knobs),
@@ -104,7 +104,7 @@ class SpeculativeLM(TemplateLM):
 
     @property
     def tokenizer_name(self) -> str:
-        """Return a hash of everything by which conversations become prompts: `--cache_requests` keeps prompts by it."""
+        """Return a hash of everything that turns conversations into prompts: a key of the prompts that `--cache_requests` keeps."""
         template = [self.pair_info.template, self._template, dict(self.run.model.chat_options)]
         return digest_of_data([self.pair_info.tokenizer_key, *template])
 
@@ -142,7 +142,7 @@ class SpeculativeLM(TemplateLM):
         return str(self.tokenizer.get_chat_template(self._template))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return the text of a conversation; a system turn that it refuses is left out, as by the harness's `hf`."""
+        """Return the text of a conversation. System turns that the template refuses are left out, as by the harness's `hf`."""
         options = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
         options |= {"chat_template": self._template, **self.run.model.chat_options}
         try:
@@ -160,7 +160,7 @@ class SpeculativeLM(TemplateLM):
             return self.apply_chat_template(without, add_generation_prompt)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
-        """Return the ids of a text; one that begins with the BOS token, as chat templates write it, gets no second one."""
+        """Return the ids of a text. No BOS token is added to a text that already begins with one, as chat templates write it."""
         mark = self.tokenizer.bos_token
         has_mark = mark is not None and string.startswith(mark)
         return list(
@@ -178,8 +178,8 @@ class SpeculativeLM(TemplateLM):
         super().set_cache_hook(cache_hook)
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return answers in the order of the requests, which are those of all tasks; those of a task are decoded together."""
-        self.counts = {}  # the harness calls this once an evaluation: what an earlier one left that failed is not of this one
+        """Return the answers to the requests of all tasks, in their order; requests of one task are decoded together."""
+        self.counts = {}  # the harness calls this once per evaluation: an earlier one that failed may have left counts
         groups = prompts_by_task(requests, self.tok_encode, self.pair_info.limit(self._parts))
         for group in groups:
             self._check(group.options)
@@ -189,7 +189,7 @@ class SpeculativeLM(TemplateLM):
         return [answers[index] for index in range(len(requests))]
 
     def _check(self, options: AnswerOptions) -> None:
-        """Raise ConfigError for a limit of the rule that these options break; warn of a seed of the harness without effect."""
+        """Raise ConfigError if these options break a limit of the rule; warn if the harness's --seed has no effect."""
         refuse_broken_limits(replace(self.run, temperature=options.temperature), self._parts)
         is_sampled = options.temperature > 0 or self.run.verifiers[0].is_drawn
         if is_sampled and not self._has_seed and torch.initial_seed() != TORCH_SEED:
@@ -236,10 +236,10 @@ class SpeculativeLM(TemplateLM):
         options: AnswerOptions,
         finish: Callable[[Generation], None],
     ) -> None:
-        """Decode prompts. Their numbers decide the random numbers; `finish` is called with each text as it ends."""
+        """Decode prompts. `numbers` are their keys for random numbers; `finish` is called with each text when it ends."""
         cuts: dict[str, Any] = {"top_k": options.top_k, "top_p": options.top_p}
         warp = self.engine.warp(options.temperature, **cuts)
-        num_ids = self.engine.vocab_size or self.engine.target.vocab_size  # those above are never drawn
+        num_ids = self.engine.vocab_size or self.engine.target.vocab_size  # higher ids are never drawn
         generate(
             None,
             None,
@@ -260,7 +260,7 @@ class SpeculativeLM(TemplateLM):
         )
 
     def _rows(self, options: AnswerOptions, length: int) -> int:
-        """Return the batch size; `auto`: what fits where answers are sampled as the task does."""
+        """Return the batch size; for `auto`, what fits into memory with the sampling options of the task."""
         run = replace(self.run, temperature=options.temperature, top_k=options.top_k, top_p=options.top_p)
         return run.batch_size or rows_that_fit(run, self.pair, length)
 

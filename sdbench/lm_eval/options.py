@@ -51,7 +51,7 @@ WITHOUT_EFFECT = {
     **dict.fromkeys(("min_p", "no_repeat_ngram_size", "early_stopping"), 0),
     **dict.fromkeys(("encoder_no_repeat_ngram_size", "min_length", "min_new_tokens"), 0),
 }
-# Those in a checkpoint's generation_config.json by which `generate` changes answers also at temperature 0.
+# Options in a checkpoint's generation_config.json with which `generate` changes answers even at temperature 0.
 OF_CHECKPOINT = (
     *("repetition_penalty", "encoder_repetition_penalty", "no_repeat_ngram_size", "encoder_no_repeat_ngram_size"),
     *("bad_words_ids", "suppress_tokens", "begin_suppress_tokens", "forced_bos_token_id", "forced_eos_token_id"),
@@ -76,7 +76,7 @@ class AnswerOptions:
 
     @classmethod
     def of(cls, task: str, given: Mapping[str, Any], limit: int) -> AnswerOptions:
-        """Read the `generation_kwargs` of a task; raise ConfigError if its answers leave no room for a prompt."""
+        """Read the `generation_kwargs` of a task; raise ConfigError for unsupported ones, or if they leave no room for a prompt."""
         options = normalize_gen_kwargs(dict(given), LENGTH)
         for name, value in options.items():
             if name not in OF_ANSWERS and value is not None and value != WITHOUT_EFFECT.get(name):
@@ -142,12 +142,12 @@ def run_of(options: Mapping[str, Any]) -> Run:
 
 
 def _refuse_unnamed_heads(drafter: Component) -> None:
-    """Raise ConfigError for a head or a gate that a run would look up by its task or its temperature, which are not known here."""
+    """Raise ConfigError for a head or gate that a run would choose by its task or temperature, which are not known here."""
     for option, kind in kinds_of(drafter).items():
         head, name = drafter.options.get(option), f"drafter={drafter.name}"
         if kind.startswith(GATES) and (head is None or str(head).startswith(TRAINED)):
             raise ConfigError(
-                f"{name} needs drafter.{option}=FOLDER in lm_eval: a gate is of one temperature, and the tasks decide theirs"
+                f"{name} needs drafter.{option}=FOLDER in lm_eval: a gate is for one temperature, and the tasks decide theirs"
             )
         if head is None:
             raise ConfigError(
@@ -157,7 +157,7 @@ def _refuse_unnamed_heads(drafter: Component) -> None:
 
 def refuse_run(run: Run, pair_info: PairInfo, parts: Parts) -> None:
     """Raise ConfigError for the first thing that this run cannot do, before weights are read."""
-    try:  # the tasks decide the temperature: the limits are checked again at theirs
+    try:  # the tasks decide the temperature, at which the limits are checked again
         refuse_broken_limits(replace(run, temperature=0.0), parts)
     except LimitError:
         refuse_broken_limits(replace(run, temperature=1.0), parts)
@@ -181,7 +181,7 @@ def warn_of_unused(config: GenerationConfig, target: str) -> None:
 
 
 def _refuse_unread(key: str) -> None:
-    """Raise ConfigError for an option of a run that this model does not read; an unknown option is refused by its composition."""
+    """Raise ConfigError for an option of a run that this model does not read; unknown ones are refused later."""
     top = re.split(r"[./@]", key.lstrip("+~"))[0]
     if top in SAMPLING:
         raise ConfigError(
@@ -195,7 +195,7 @@ def _refuse_unread(key: str) -> None:
 
 
 def _word_of(value: object) -> str:
-    """Return a value as the command line has it, however long."""
+    """Return a value as it is written on the command line."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(_word_of, value))}]"
     return "null" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -26,7 +26,7 @@ class TaskPrompts:
     def make(
         cls, task: str, options: AnswerOptions, requests: dict[int, Any], encode: Callable[[str], list[int]]
     ) -> TaskPrompts:
-        """Tokenize the prompts. Of one that is too long the last tokens are kept, as by the harness's `hf`, with a warning."""
+        """Tokenize the prompts. Of a prompt that is too long, the last tokens are kept with a warning, as by the harness's `hf`."""
         texts = [encode(str(request.args[0])) for request in requests.values()]
         is_cut = [len(ids) > options.room for ids in texts]
         if num_cut := sum(is_cut):
@@ -40,7 +40,7 @@ class TaskPrompts:
 
 
 def prompts_by_task(requests: Sequence[Any], encode: Callable[[str], list[int]], limit: int) -> list[TaskPrompts]:
-    """Group requests by their task and its options; raise ConfigError for options of any task that are not supported."""
+    """Group requests by their task and its options; raise ConfigError for options that are not supported."""
     groups: dict[tuple[str, str], dict[int, Any]] = {}
     for index, request in enumerate(requests):
         given = json.dumps(request.args[1], sort_keys=True)

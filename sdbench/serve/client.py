@@ -75,7 +75,7 @@ class Client:
             return await _page(response)
 
     async def models(self) -> list[Mapping[str, Any]]:
-        """Return the server's list of models, empty if it has none; raise EngineError if it requires another key."""
+        """Return the server's list of models, empty if it has none; raise EngineError on HTTP 401 or 403."""
         async with self._request("GET", "/v1/models") as response:
             await self._refuse_without_key(response)
             listing = at(await _page(response), "data") or []

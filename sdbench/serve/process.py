@@ -46,7 +46,7 @@ class Server:
     def wait_until_ready(self, path: str, start_s: float) -> None:
         """Wait until the health page answers; raise ConfigError with the end of the log if the server ends or takes too long."""
         begin = time.monotonic()
-        while self.process.poll() is not None or not self._is_healthy(path):  # another server may answer at this address
+        while self.process.poll() is not None or not self._is_healthy(path):  # another server may answer
             code, reason = self.process.poll(), None
             if code is not None:
                 reason = f"ended with {ending_of(code)} before it was ready"

@@ -270,7 +270,7 @@ def num_kept(path):
         ({"drafter": "mtp"}, r"drafter=mtp needs drafter.head=trained:TASK or drafter.head=FOLDER in lm_eval"),
         (
             {"drafter": "gate"},
-            r"drafter=gate needs drafter.length_head=FOLDER in lm_eval: a gate is of one temperature",
+            r"drafter=gate needs drafter.length_head=FOLDER in lm_eval: a gate is for one temperature",
         ),
         (
             {"drafter": "gate", "drafter.length_head": "trained:gsm8k-tiny"},
