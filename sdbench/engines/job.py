@@ -32,7 +32,7 @@ def prepare(
 
     `may_hash`: large local files may be read to hash them. Without it the keys of cells differ from those of a run, unless the
     files were hashed before. `is_read`: the weights will be read here, so this machine must have the memory and the device.
-    `is_recorded`: texts will be written to the folder of the run, as they are not in a training.
+    `is_recorded`: texts will be written to the folder of the run; false for a training.
     """
     run = with_trained(run)
     engine = kind_of(run)
@@ -74,7 +74,7 @@ class Job:
 
     @cached_property
     def prompts(self) -> Prompts:
-        """The examples and their prompts as ids. ConfigError if there is no room for a prompt."""
+        """The examples and their prompts as ids. Raises ConfigError if there is no room for a prompt."""
         return Prompts.make(self.task, self.pair_info, self.run, self.parts)
 
     @property

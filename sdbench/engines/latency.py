@@ -51,9 +51,9 @@ class Measured:
     draft_s: float = math.nan
     verify_s: float = math.nan
     rest_s: float = math.nan
-    drafted_per_round: float = math.nan  # for one text
-    reads_prompt: bool = False  # the first round also read the prompt, and prefill_s lacks its seconds
-    first_tokens: int = 0  # tokens that came with the prefill; decode_s lacks their seconds
+    drafted_per_round: float = math.nan  # drafted tokens per round of a text, on average
+    reads_prompt: bool = False  # the first round also read the prompt, which prefill_s does not include
+    first_tokens: int = 0  # tokens that came with the prefill; decode_s does not include their time
 
 
 def machine() -> str:
@@ -102,7 +102,7 @@ def warn_of_newer_pass(results: Results, cells: Sequence[str], where: str, units
     others = sorted(set(newest["machine"]) - {where})
     if len(newest) and set(newest["example"]).isdisjoint(units):
         warn(
-            "the speeds shown are of a newer pass with another timing.batch_size or other texts: a run with another name= "
+            "the speeds shown are from a newer pass with another timing.batch_size or other texts: a run with another name= "
             "times these again"
         )
     if others:

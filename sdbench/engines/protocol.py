@@ -48,14 +48,14 @@ class OpenEngine(Protocol):
 
 
 class EngineKind(Protocol):
-    """A class of configs/engine, built with the options of its file. It sets `takes_arrivals = True` if its latency pass can
-    send requests as they arrive (`timing.rate`).
+    """A class that a file of configs/engine names, built with the options of that file. It sets `takes_arrivals = True` if its
+    latency pass can send requests at their arrival times (`timing.rate`).
     """
 
     def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
-        """Find the pair's checkpoints and return their metadata. An option of the run that this engine does not take is a
-        ConfigError. `is_read`: this process will read the weights, if the engine does that; only then are the memory and the
-        device for them checked.
+        """Find the pair's checkpoints and return their metadata; raise ConfigError for an option of the run that this engine does
+        not take. `is_read`: this process will read the weights, if the engine does that; only then are memory and device
+        checked.
         """
         ...
 
@@ -64,7 +64,7 @@ class EngineKind(Protocol):
         ...
 
     def open(self, job: Job, store: Store) -> OpenEngine:
-        """Open the engine for a job. An option of the run that it cannot serve is a ConfigError."""
+        """Open the engine for a job; raise ConfigError for an option of the run that it cannot serve."""
         ...
 
     def plan_timing(self, job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:

@@ -149,7 +149,7 @@ def test_token_ids_that_no_model_has_are_never_a_text(served_words, standin, tmp
     server = standin()
     server.faults = ["", "ids"]
     assert main([*served_words(tmp_path, batch_size=1), *engine_words(server)]) == 1
-    assert "answers with the token id 1000000, and the model has" in capsys.readouterr().err
+    assert "answers with the token id 1000000, but the model has" in capsys.readouterr().err
 
 
 def test_a_text_that_the_server_cuts_short_is_never_recorded(served_words, standin, tmp_path, capsys):

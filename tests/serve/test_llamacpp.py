@@ -224,7 +224,7 @@ def test_a_loop_in_which_something_is_killed_is_sent_again_as_a_whole(victim, ll
     assert process.returncode == (-signal.SIGKILL if victim == "harness" else 1)
     if victim == "server":
         assert "ended with code 137 (SIGKILL)" in message
-        assert "the same command goes on from there" in message
+        assert "run the same command again to continue" in message
     assert gone(pids)
     held = read(folder).open_loads
     assert held["rate"].tolist() == [40] * 16, "the other loop, with the answers that it had, was not recorded"

@@ -24,4 +24,7 @@ def test_a_queue_that_is_not_reported_is_not_called_transport(queue_s, rest, sha
         store.append([LoadRecord("p", "machine", setting.key, "e0", 0, 2, 10, **seconds, **server)])
         warn_of_overhead(store, "p")
     assert overhead(read(tmp_path).loads) == pytest.approx(share)
-    assert f"the server took {share:.0%} less than the client's: the rest is {rest}\n" in capsys.readouterr().err
+    assert (
+        f"the server reports {share:.0%} less time than this client measures: the rest is {rest}\n"
+        in capsys.readouterr().err
+    )

@@ -436,7 +436,7 @@ def test_when_the_server_is_killed_the_same_command_goes_on(tmp_path):
         output = (tmp_path / "log").read_text()
         assert gone(pids)
     assert "ended with code 137 (SIGKILL); its log" in output
-    assert "the same command goes on from there" in output
+    assert "run the same command again to continue" in output
     assert "Traceback" not in output
     folder = tmp_path / "llama-tiny-gsm8k-tiny"
     held = len(read(folder).generations)

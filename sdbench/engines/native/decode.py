@@ -42,7 +42,7 @@ class Decoder:
     pair: LoadedPair
     store: Store | None
     drafters: dict[str, Drafter] = field(default_factory=dict)  # the drafters that were built
-    before_timing: list[dict[str, Mapping[str, float]]] = field(default_factory=list)  # what they had counted then
+    before_timing: list[dict[str, Mapping[str, float]]] = field(default_factory=list)  # their counts then
 
     @cached_property
     def batch_size(self) -> int:
@@ -71,19 +71,19 @@ class Decoder:
                 self.store.add_drafter({"name": name, "counts": counts})
 
     def drafter_counts(self) -> dict[str, Mapping[str, float]]:
-        """Return the counts of each drafter that counts."""
+        """Return the counts of each drafter that has `counts`."""
         return {
             name: dict(counts) for name, drafter in self.drafters.items() if (counts := getattr(drafter, "counts", {}))
         }
 
     @cached_property
     def engine(self) -> Engine:
-        """The pair's models with their caches, as long as the job runs."""
+        """The pair's models with their caches, kept while the job runs."""
         return engine_of(self.job.pair_info, self.job.parts, self.pair)
 
     @cached_property
     def should_stop(self) -> Callable[[Sequence[int]], bool] | None:
-        """Return whether the newest tokens complete a stop string of the task."""
+        """A test of whether the newest tokens complete a stop string of the task; None without stop strings."""
         return stopper(self.job.pair_info.text, self.job.task.stop)
 
     def stages(self) -> list[list[str]]:
@@ -134,15 +134,15 @@ class Decoder:
         return self.drafters[name]
 
     def stream(self, work: Work, watch: Watch | None = None) -> Iterator[tuple[WorkItem, Generation]]:
-        """Decode what is claimed of items that share models and drafter, whatever their rules and draft lengths, and yield them
-        in the order in which they end.
+        """Decode the items that can be claimed, and yield each when it ends. They share models and drafter, but may differ in
+        rule and draft length.
         """
         from sdbench.lm.known import KnownPrefixes
 
-        for lm in self.engine.models:  # whose weights stay what they are, unlike in a training
+        for lm in self.engine.models:  # prefixes stay valid, because no weight changes, unlike in a training
             lm.known = lm.known or KnownPrefixes()
         if watch is not None:
-            watch(0, 0)  # the time until here is that of reading weights
+            watch(0, 0)  # the time until here was spent on reading weights
         items, numbers = work.items, {item: number for number, item in enumerate(work.items)}
         options = self.options(self.job.points[items[0].cell].role, batch_size=self.batch_size, watch=watch)
         for generation in self._decode(items, options, lambda: [numbers[item] for item in work.claim()]):
@@ -178,7 +178,7 @@ class Decoder:
 
 
 def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
-    """Build an engine over a pair's models that never emits ids that its tokenizer does not use."""
+    """Build an engine over a pair's models. It never emits ids that the tokenizer does not use."""
     from sdbench.engine import Engine
 
     tokenizer, draft_tokenizer = pair_info.tokenizer, pair_info.draft_tokenizer if parts.translates else None
@@ -230,7 +230,7 @@ def rows_that_fit(run: Run, pair: LoadedPair, length: int) -> int:
 
 
 def rows_to_score(run: Run, pair: LoadedPair, length: int) -> int:
-    """Return a batch size for which also the logits of all positions fit, in the target's dtype and in float32."""
+    """Return a batch size for which the logits of all positions fit too, in the target's dtype and in float32."""
     from sdbench.lm.load import free_bytes
 
     rows, free = rows_that_fit(run, pair, length), free_bytes(str(pair.target.device))

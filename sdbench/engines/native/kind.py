@@ -31,7 +31,7 @@ class Native:
         return list(planned)
 
     def open(self, job: Job, store: Store | None = None) -> Decoder:
-        """Read the weights. What the drafter reads from them, if anything, is recorded."""
+        """Read the weights, and record what each drafter derives from them, if anything."""
         from sdbench.engines.native.memory import out_of_memory
         from sdbench.lm.load import free_bytes
         from sdbench.prepare import pair as pairs
@@ -60,7 +60,7 @@ class Native:
 
 
 def facts_of(decoder: Decoder, drafter: DrafterClass) -> Mapping[str, Any]:
-    """Return what a drafter reads from the weights. Weights that it cannot use are a ConfigError."""
+    """Return what a drafter derives from the weights; raise ConfigError for weights that it cannot use."""
     try:
         built: Any = decoder.engine.drafter(drafter.kind, decoder.warp, drafter.component.options)
     except ValueError as error:
@@ -69,7 +69,7 @@ def facts_of(decoder: Decoder, drafter: DrafterClass) -> Mapping[str, Any]:
 
 
 def refuse_another_dtype(pair_info: PairInfo, pair: LoadedPair) -> None:
-    """Raise if weights were loaded in another dtype than their metadata say, since the keys of cells come from the metadata."""
+    """Raise if weights were loaded in another dtype than their metadata names, because keys of cells contain the latter."""
     for role, model in pair.models.items():
         planned, got = pair_info.numerics[f"{role}_dtype"], str(model.dtype)
         if planned != got and pair_info.metadata.quantization(role) is None:

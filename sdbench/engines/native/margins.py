@@ -11,7 +11,7 @@ import torch
 from sdbench.lm.model import LM
 from sdbench.lm.rounding import explained_margin, margin_of
 
-BEHIND = 48  # tokens of the text that is scored in both shapes
+BEHIND = 48  # the most tokens of a text that are scored both in blocks and one by one
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +28,8 @@ def margins_of(lm: LM, texts: Sequence[PartingTexts], *, rows: int = 1, width: i
     """Return the logit difference of the two tokens for each text, NaN where one text ends, and the difference that rounding
     explains.
 
-    The latter is measured once, on the longest text, for texts that were decoded in batches of `rows`, `width` tokens in a
-    round at most.
+    The latter is measured once, on the longest text, for texts that were decoded in batches of `rows` with at most `width`
+    tokens in a round.
     """
 
     def tensor_of(prompt: Sequence[int], ids: Sequence[int]) -> torch.Tensor:

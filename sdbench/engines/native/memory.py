@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from sdbench.prepare.pair import PairMetadata
 
 UNITS = {"bytes": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
-# With less memory left than this, or an eighth of what was free at first, the system may kill the process at the next allocation.
+# With less free memory than this, or than an eighth of the free memory at first if that is less, the system may kill the process.
 LOW_BYTES = 2**29
 CHECK_S = 0.5  # between two checks
 
 
 def out_of_memory(error: Exception, metadata: PairMetadata, free: int | None) -> str | None:
-    """Return a sentence for an allocation that failed; None for any other error. `free`: bytes before loading."""
+    """Return a sentence for an allocation that failed; None for any other error. `free`: free bytes before loading."""
     if not is_out_of_memory(error):
         return None
     match, need = ALLOCATION.search(str(error)), metadata.num_bytes
@@ -43,7 +43,7 @@ class MemoryGuard:
     """A hook of the decode loop on a CPU, where the system kills a process that runs out of memory instead of failing an
     allocation.
 
-    The hook raises an allocator's error before that, so that the engine continues with half the rows. A single row continues.
+    The hook raises an out-of-memory error before that, so that the engine continues with half the rows. A single row continues.
     """
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class MemoryGuard:
 
 
 def peak_of(job: Job, num_rows: int) -> PeakBytes:
-    """Return the peak memory of a job's largest batch, from the shapes of its models, each as on one device."""
+    """Return the peak memory of a job's largest batch, from the shapes of its models, as if each were on one device."""
     from sdbench.draft import cache_share
     from sdbench.lm.capture import default_mode
 
@@ -94,7 +94,7 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
 
 
 def sorted_ids_of(configs: Iterable[Any], device: str, *, is_packed: bool) -> int | None:
-    """Return how many of the largest logits top_p sorts; None for all: on a GPU, in traced steps, and of few ids."""
+    """Return how many of the largest logits top_p sorts; None for all: on a GPU, in traced steps, or with a small vocabulary."""
     from sdbench.lm.capture import NARROW
     from sdbench.probs import HEAD
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class _Ticks(StoppingCriteria):
-    """Records when the tokens of each round are there, and stops rows when a stop string is complete."""
+    """Records when each round ends, and stops a row when a stop string is complete."""
 
     def __init__(self, device: torch.device, start: int, should_stop: Any) -> None:
         self.device, self.start, self.length, self.should_stop = device, start, start, should_stop
@@ -48,10 +48,10 @@ def synchronise(device: torch.device) -> None:
 
 @contextmanager
 def as_from_pretrained(*models: nn.Module | None) -> Iterator[None]:
-    """Let weights require gradients, as `from_pretrained` leaves them, for as long as transformers runs the models.
+    """Let weights require gradients, as `from_pretrained` leaves them, while transformers runs the models.
 
-    Ours require none. `matmul` then copies the whole head for the last logits of several tokens, in every prefill and once per
-    round of assisted generation (docs/notes/head_copy.md): transformers would be timed with a handicap that its users do not have.
+    In sdbench they require none, and then `matmul` copies the whole head for the last logits of several tokens, in every prefill
+    and once per round of assisted generation (docs/notes/head_copy.md). Users of transformers do not have this cost.
     """
     weights = {weight for model in models if model is not None for weight in model.parameters()}
     frozen = [weight for weight in weights if weight.is_floating_point() and not weight.requires_grad]
@@ -66,7 +66,7 @@ def as_from_pretrained(*models: nn.Module | None) -> Iterator[None]:
 
 @contextmanager
 def without_defaults(model: Any) -> Iterator[None]:
-    """Let `generate` take nothing from the checkpoint's generation_config, such as a repetition penalty, which a run lacks."""
+    """Keep `generate` from reading the checkpoint's generation_config, such as a repetition penalty, which sdbench ignores."""
     before, model.generation_config = model.generation_config, GenerationConfig()
     try:
         yield
@@ -76,7 +76,7 @@ def without_defaults(model: Any) -> Iterator[None]:
 
 @contextmanager
 def drafting(draft: Any, num_draft: int) -> Iterator[dict[str, Any]]:
-    """Return the option of `generate` for a draft model that proposes `num_draft` tokens per round; empty if that is 0."""
+    """Yield the option of `generate` for a draft model that proposes `num_draft` tokens per round; empty if that is 0."""
     if not num_draft:
         yield {}
         return

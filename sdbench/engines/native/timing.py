@@ -47,14 +47,14 @@ if TYPE_CHECKING:
 
 
 def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan | None:
-    """Choose what is not yet timed on this machine: cells spread over the sweep, lossless, and the target alone in two ways."""
+    """Plan what is not yet timed on this machine: cells of the sweep, lossless, the target alone, and transformers' `generate`."""
     from sdbench.metrics.recommend import timed_settings
 
     run, timing = job.run, job.run.timing
     assert timing is not None
     groups = units(list(job.prompts.ids)[: timing.examples], timing.batch_size)
     if not groups:
-        warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs as many examples")
+        warn(f"the latency pass is left out: timing.batch_size={timing.batch_size} needs at least as many examples")
         return None
     results = read(store.folder)
     chosen = points_to_time(points, timing.cells, timed_settings(results, run.margin))
@@ -63,17 +63,17 @@ def plan_timing(job: Job, points: Sequence[Point], store: Store) -> LatencyPlan 
     cells = [*(point.cell.key for point in chosen), *(cell.key for cell in library_cells(points, run))]
     plan = LatencyPlan(new_stem(), machine_of(job.pair_info), chosen, trials_of(groups, timing.repeats))
     plan = continue_pass(plan, results, cells, list(map(name_of, groups)))
-    if plan.todo or plan.pass_id not in set(results.calls["pass_id"]):  # a kill may have come before the costs of calls
+    if plan.todo or plan.pass_id not in set(results.calls["pass_id"]):  # a killed pass may lack the costs of calls
         return plan
     warn_of_newer_pass(results, cells, plan.machine, list(map(name_of, groups)))
     return None
 
 
 def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], examples: Sequence[str]) -> LatencyPlan:
-    """Return the plan as the rest of the newest pass on this machine that timed all these cells on some of these examples, or
-    unchanged if there is none or other versions began it: speed-ups are computed within one pass. Batches of another size have
-    other names. A pass that timed more cells is only continued if nothing is left of it: further trials and costs of calls
-    would lack its other cells.
+    """Return the rest of the newest pass on this machine that timed all these cells on some of these examples. Return the plan
+    unchanged if there is none, or if other versions began it, because speed-ups are computed within one pass. Batches of
+    another size have other names. A pass that also timed other cells is used only if it is complete: further trials and costs
+    of calls would lack those cells.
     """
     from sdbench.metrics.cells import OF_TRANSFORMERS
 
@@ -99,7 +99,7 @@ def continue_pass(plan: LatencyPlan, results: Results, cells: Sequence[str], exa
 
 
 def machine_of(pair_info: PairInfo) -> str:
-    """Return the machine's name with what decides its speed: the device, and on a CPU the number of threads."""
+    """Return the machine's name with the device, its map if the model is spread, and on a CPU the number of threads."""
     device = pair_info.metadata.device
     threads = f" {threads_of(pair_info)} threads" if device == "cpu" else ""
     device_map = pair_info.metadata.model.device_map
@@ -143,10 +143,10 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
 
 
 def rehearse(decoder: Decoder, chosen: Sequence[Point], groups: Sequence[ExampleGroup]) -> None:
-    """Capture all steps before timing, those with the longest blocks first: the KV caches of others fit into theirs."""
+    """Capture all steps before timing, the longest blocks first, because shorter ones fit into their KV caches."""
     kinds = {(point.stream, point.num_draft, needs_of(point.rule)): point for point in chosen}
     ids = [decoder.job.prompts.ids[example] for group in groups for example in group]
-    with Bar("capturing steps", len(kinds)) as bar:  # minutes for many drafters and rows
+    with Bar("capturing steps", len(kinds)) as bar:  # takes minutes for many drafters and rows
         for point in sorted(kinds.values(), key=lambda point: -point.num_draft):
             decoder.rehearse(point, ids, len(groups[0]))
             bar.add()
@@ -161,7 +161,7 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
         timed = [point.cell for point in points if point.cell.verifier == model]
         if not timed:  # lossless decoding failed; plan_timing warns of it
             continue
-        # of several drafters, one that reads the draft
+        # a drafter with the draft model, if there is one
         data = min(timed, key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft)).to_json()
         content = {**data["content"], "target_attention": run.model.attention}
         data |= {"verifier": name, "law": f"{name}/3", "content": content, "also": {}}  # no setting has its texts
@@ -173,9 +173,9 @@ def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: 
     """Time one cell: a batch through the engine, without measures."""
     generations = decoder.time_batch(point, unit, is_split=is_split)
     times = [generation.timing for generation in generations if generation.timing is not None]
-    assert len(times) == len(unit), "the engine times what is asked to be timed"
-    # Counts end at a text's stop, as in the records: modelled speeds multiply those by prices that are derived from these.
-    # Rows share their rounds: the batch took as long as its longest row, and prefills ran one after another.
+    assert len(times) == len(unit), "the engine returns the time of every row"
+    # Counts end where a text ends, as in the records: modelled speeds multiply recorded counts by costs that are derived here.
+    # Rows share their rounds: decoding took as long as that of the longest row. Prefills ran one after another.
     drafted = [count for generation in generations for count in generation.drafted or ()]
     longest, prefill_s = max(times, key=lambda timing: timing.decode_s), sum(timing.prefill_s for timing in times)
     return Measured(
@@ -196,7 +196,7 @@ def time_together(decoder: Decoder, point: Point, unit: ExampleGroup, is_split: 
 def text_calls(
     plan: LatencyPlan, run: Run, before: Mapping[str, Mapping[str, float]], after: Mapping[str, Mapping[str, float]]
 ) -> list[CallRecord]:
-    """Return the mean seconds of handling texts per offered token, a part of the draft, for drafters that do so."""
+    """Return the mean seconds per offered token of turning ids into text and back, a part of the draft, for drafters that do so."""
     calls = []
     for name, counts in after.items():
         if "text_s" not in counts:
@@ -212,8 +212,8 @@ def text_calls(
 
 def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Prompts) -> list[CallRecord]:
     """Return the cost of single calls, as medians over a pass: a drafted token of each drafter, a verification with the rest of
-    its round for blocks of the recorded widths, a token of the target alone, a prefill. Modelled speed-ups are the recorded
-    rounds at these costs.
+    its round for blocks of the recorded widths, a token of the target alone, a prefill. Modelled speed-ups multiply recorded
+    rounds by these costs.
     """
     by_cell = {point.cell.key: point for point in points}
     prices: dict[tuple[str, str, str, int], list[tuple[float, float]]] = {}  # (tokens, seconds) by their rounded tokens
@@ -229,7 +229,7 @@ def calls(records: Sequence[Any], points: Sequence[Point], run: Run, prompts: Pr
         if point.role == "target" and not record.is_split:
             note(run.model.target, "target", 1, record.decode_s / record.rounds)
         elif point.role == "target" and record.example in prompts.ids:
-            # A single request, since the prefills of a batch have several lengths, whose first round reads nothing of the prompt.
+            # Single requests, as prompts of a batch differ in length; split repeats, as their first round does not read the prompt.
             note(run.model.target, "prefill", len(prompts.ids[record.example]), record.prefill_s)
         elif point.drafter is not None and record.is_split and record.drafted_per_round > 0:
             model, width = run.model.draft if point.drafter.needs_draft else "", record.drafted_per_round

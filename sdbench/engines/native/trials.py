@@ -2,7 +2,7 @@
 
 A unit is one example, or a batch of examples. Every trial of a unit times all cells in a random order, and the next trial in
 its reverse, so that each cell precedes each other equally often. Measures are off, and scoring is finished before. A trial is
-written as it ends, so an interrupted pass continues with the next. One more trial of a few units also times draft, verification
+recorded when it ends, so an interrupted pass continues with the next. One more trial of a few units also times draft, verification
 and the rest separately; its totals are not used as speeds.
 """
 
@@ -20,12 +20,12 @@ from typing import NamedTuple
 from sdbench.engines.latency import LatencyPlan, Measured, order, peak_memory, timing_record
 from sdbench.records import TimingRecord
 
-SPLIT_UNITS = 4  # costs of calls are medians over many rounds, but the shares of the time are per example
+SPLIT_UNITS = 4  # so few suffice for costs of calls, medians over many rounds; shares of time are per example
 ExampleGroup = tuple[str, ...]  # examples that are decoded together
-# The factor over the expected seconds, as a logarithm; texts of a cell differ by less in seconds per round.
+# As a logarithm: an outlier takes more than 2.5 times the expected seconds per round. Texts of one cell differ by less.
 OUTLIER = math.log(2.5)
-FEW_ROUNDS = 5  # fewer rounds do not show an outlier, nor what is typical
-RECENT = 64  # rounds of a cell that tell what is typical now
+FEW_ROUNDS = 5  # fewer rounds show neither an outlier nor a typical round
+RECENT = 64  # the latest rounds of a cell, among which a typical one is found
 
 
 @dataclass(frozen=True)
@@ -70,26 +70,26 @@ def trials_of(timed: Sequence[ExampleGroup], repeats: int) -> list[Trial]:
 
 
 def num_timed(timed_cells: Sequence[TimedCell], todo: Sequence[Trial]) -> int:
-    """Return how many records these trials will give."""
+    """Return the number of records of these trials."""
     return sum(timed_cell.has_split or not trial.is_split for trial in todo for timed_cell in timed_cells)
 
 
 class PromptTimes:
-    """Tells prompts that first rounds have read from decoding: what a first round takes more than a typical one of its cell.
+    """Separates the time of reading the prompt from that of decoding, for first rounds that do both.
 
-    Typical are the other rounds of the text; if there are few, those of the cell's last texts as well. If the cell never had
-    another round, all of it counts as decoding.
+    A typical round counts as decoding, the rest as prefill. A typical round is the median of the other rounds of the text; if
+    these are few, rounds of the cell's last texts count too. If the cell never had another round, all counts as decoding.
     """
 
     def __init__(self) -> None:
         self._rounds_s: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=RECENT))
 
     def note(self, cell: str, measured: Measured) -> None:
-        """Take note of the rounds that read nothing of a prompt."""
+        """Store the times of the rounds that did not read a prompt."""
         self._rounds_s[cell].extend(measured.rounds_s[1 if measured.reads_prompt else 0 :])
 
     def apart(self, cell: str, measured: Measured) -> Measured:
-        """Return a timing in which the seconds of its prompt are prefill."""
+        """Return the timing with the seconds of reading the prompt moved to prefill_s."""
         if not measured.reads_prompt:
             return measured
         first_s, *others = measured.rounds_s
@@ -102,12 +102,12 @@ class PromptTimes:
 
 
 def warm_up(timed_cells: Sequence[TimedCell], timed: Sequence[ExampleGroup]) -> PromptTimes:
-    """Run each cell once, so that kernels, caches and the allocator are warm; return what is known of its rounds."""
+    """Run each cell once, so that kernels, caches and the allocator are warm; return the times of its rounds."""
     prompts = PromptTimes()
     for timed_cell in timed_cells:
         measured = timed_cell.time(timed[0], False)
         if measured.reads_prompt and len(measured.rounds_s) <= FEW_ROUNDS and timed_cell.has_split:
-            measured = timed_cell.time(timed[0], True)  # its prompt is read before the first round
+            measured = timed_cell.time(timed[0], True)  # a split repeat reads the prompt before its first round
         prompts.note(timed_cell.cell, measured)
     return prompts
 
@@ -115,7 +115,7 @@ def warm_up(timed_cells: Sequence[TimedCell], timed: Sequence[ExampleGroup]) -> 
 def latency_pass(
     timed_cells: Sequence[TimedCell], plan: LatencyPlan, seed: int, prompts: PromptTimes
 ) -> Iterator[list[TimingRecord]]:
-    """Yield the records of each trial as it ends. Stalled timings are repeated once and marked."""
+    """Yield the records of each trial when it ends. Outliers are timed again once and marked as stalled."""
     outliers = Outliers()
     by_cell = {timed_cell.cell: timed_cell for timed_cell in timed_cells}
     for trial in plan.todo:
@@ -140,13 +140,16 @@ def _measure(timed_cell: TimedCell, trial: Trial, plan: LatencyPlan, prompts: Pr
 
 
 class Outliers:
-    """Finds timings far from those of the cell in other trials and of other cells in this one: log seconds per round."""
+    """Finds timings that took far longer than the cell did in other trials, relative to the other cells of this trial.
+
+    Compared are log seconds per round.
+    """
 
     def __init__(self) -> None:
         self._paces: dict[tuple[str, bool], list[float]] = {}
 
     def indices(self, block: Sequence[TimingRecord]) -> list[int]:
-        """Return the indices of a block's outliers. In the first block only the rounds of a timing can be compared."""
+        """Return the indices of a block's outliers. In the first block, only the rounds within a timing can be compared."""
         offs = {index: off for index, record in enumerate(block) if (off := self._off(record)) is not None}
         usual = statistics.median(offs.values()) if offs else 0.0  # long texts and a slow hour affect all cells
         return [

@@ -1,4 +1,4 @@
-"""Engines that are servers: those that run already (Http), and those of vLLM and llama.cpp that are started here."""
+"""Engines that are servers: servers that are already running (Http), and those of vLLM and llama.cpp that are started here."""
 
 from sdbench.engines.served.llamacpp import LlamaCpp
 from sdbench.engines.served.options import Http

@@ -61,11 +61,11 @@ class ServedDecoder:
             return
         if timing.tokens is not None and timing.tokens > most:
             raise ConfigError(
-                f"timing.tokens={timing.tokens} is more than max_new_tokens={most}, for which there is room"
+                f"timing.tokens={timing.tokens} must be at most max_new_tokens={most}, for which there is room"
             )
         if timing.tokens is not None and not dialect.fixed_length:
             raise ConfigError(
-                "timing.tokens needs a server that goes on after the end of a text: engine.dialect.fixed_length is empty"
+                "timing.tokens needs a server that decodes beyond the end of a text: engine.dialect.fixed_length is empty"
             )
         if timing.prefix_cache and dialect.salt is None and not dialect.cached_prompts:
             raise ConfigError(
@@ -73,7 +73,7 @@ class ServedDecoder:
             )
 
     def _allow_requests(self) -> None:
-        """Let as many requests be under way as the options say; ConfigError if this process may not open so many files."""
+        """Raise the limit on open files for the requests that the options allow at a time; ConfigError if it is too low."""
         allow_requests(self.most, "batch_size")
         if self.job.run.timing is not None:
             allow_requests(max(self.kind.concurrency), "engine.concurrency")
@@ -115,7 +115,7 @@ class ServedDecoder:
         for setting in sorted(by_setting, key=lambda setting: not self.servers.is_open(setting)):
             server, parts = self.servers.at(setting), [by_setting[setting]]
             if watch is not None:
-                watch(0, 0)  # the time until here is that of starting the server
+                watch(0, 0)  # the time until here was spent on starting the server
             is_pooled = setting.role == "pair" and (not server.tells_steps or self._may_lose_steps)
             if is_pooled:  # cell by cell, so that the server's counters can be assigned to cells
                 cells = dict.fromkeys(item.cell for item in by_setting[setting])
@@ -146,7 +146,7 @@ class ServedDecoder:
                 texts.append(answer)
                 yield item, self.generation(client, item, answer)
             after = self.pump.run(client.counters()) if is_pooled else None
-        finally:  # counts that came with the texts hold for those of a block that was cut off, too
+        finally:  # if the block is interrupted, the counts of its finished texts are recorded too
             cell = items[0].cell
             if is_pooled and (record := pool(cell, texts, before, after, epoch=self.store.epoch_of(cell))) is not None:
                 self.store.append([record])
@@ -177,7 +177,7 @@ class ServedDecoder:
         return body
 
     def generation(self, client: Client, item: WorkItem, answer: Answer) -> Generation:
-        """Return the text up to its end by the run's stop rules, with its rounds; what the server does not report is None."""
+        """Return the text, cut by the run's stop rules, with its rounds; what the server does not report is None."""
         point = self.job.points[item.cell]
         tokens, is_cut = self._cut(client, point.role, answer)
         is_stopped = is_cut or answer.is_stopped
@@ -198,7 +198,7 @@ class ServedDecoder:
         for token in ids:
             if not isinstance(token, int) or not 0 <= token < known:
                 raise EngineError(
-                    f"the server at {client.url} answers with the token id {token}, and the model has {known}"
+                    f"the server at {client.url} answers with the token id {token}, but the model has {known} ids"
                 )
         end = end_of(ids, self.stop_ids(role), self.should_stop)
         return ids[:end], end is not None
@@ -234,7 +234,7 @@ def pool(
     *,
     epoch: int = 0,
 ) -> PooledRecord | None:
-    """Return the counts that came with each text, summed; else the change of the server's counters; None if it reports neither."""
+    """Return the sums of the counts of each text, or else the change of the server's counters; None if it reports neither."""
     if not texts:
         return None
     totals = [text.totals for text in texts if text.totals is not None]

@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
 VOLATILE = ("instance_id", "internal_states", "media_marker")  # in the configurations of vLLM, SGLang and llama.cpp
 SECRET_NAME = re.compile(r"api_?keys?$|password|secret|^(hf|auth|access)?_?token$", re.IGNORECASE)
-UNKNOWN = "?"  # a server that does not answer now: what it reported when it was timed counts
+UNKNOWN = "?"  # of a server that does not answer now, of which only the address is compared
 
 
 def where_timed(kind: Http, points: Sequence[Point]) -> str:
-    """Return what decides a speed: this machine, and the identity of each server."""
+    """Return what decides a speed, as text: this machine, and the identity of each server."""
     if kind.is_started_here:
         program: StartedServers = kind  # pyright: ignore[reportAssignmentType]
         options = {name: getattr(program, name, None) for name in ("env", "always", "alone", "most_requests")}
@@ -62,7 +62,7 @@ def _digest(facts: object) -> str:
 
 
 def _lasting(tree: Any) -> Any:
-    """Return facts without those that change while a server runs, or with each start of the same server."""
+    """Return facts without those that change while a server runs, or each time that the same server is started."""
     if isinstance(tree, Mapping):
         return {key: _lasting(value) for key, value in tree.items() if key not in VOLATILE}
     if isinstance(tree, list):
@@ -83,7 +83,7 @@ def without_secrets(tree: Any, known: Collection[str] = ()) -> Any:
 
 
 def keys_in(headers: Mapping[str, Any]) -> list[str]:
-    """Return the keys that requests with these headers carry."""
+    """Return the keys and passwords in these headers."""
     named = {name: str(value).removeprefix("Bearer ") for name, value in headers.items() if value}
     return [value for name, value in named.items() if name.lower() == "authorization" or SECRET_NAME.search(name)]
 

@@ -24,7 +24,7 @@ STEP = 256  # contexts are multiples of it
 
 @dataclass(kw_only=True)
 class LlamaCpp(StartedServers):
-    """Starts llama.cpp servers, given their program."""
+    """Starts llama.cpp servers with the program `binary`."""
 
     reserved: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("model", "model_draft", "spec_draft_model"), "model="),
@@ -46,7 +46,7 @@ class LlamaCpp(StartedServers):
             integer("engine.slots", self.slots, 1, 4096)
 
     def api_key(self) -> str | None:
-        """Return the first of the keys, which commas separate."""
+        """Return the first of the keys, which are separated by commas."""
         return (super().api_key() or "").partition(",")[0]
 
     @property
@@ -56,7 +56,7 @@ class LlamaCpp(StartedServers):
 
     @property
     def may_draft_nothing(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """A draft ends at the first token below p-min, and one shorter than n-min is dropped."""
+        """True if p-min or n-min is set: a draft ends at the first token below p-min, and one shorter than n-min is dropped."""
         ends = (self.speculative.get(name) for name in ("spec_draft_p_min", "spec_draft_n_min"))
         return any(end is not None and float(end) > 0 for end in ends)
 

@@ -1,9 +1,8 @@
-"""An open loop: each request is sent at its time, whether or not earlier ones have ended, so that an overloaded server shows.
+"""An open loop: each request is sent at its time, whether or not earlier ones have ended, so that overload becomes visible.
 
-A closed loop waits for a slow server and hides how long its users would have waited. Times count from the planned arrival, so
-that a client that falls behind adds waiting time and not speed. A request that fails is recorded and not repeated; an
-answer without a token is a failure. Tokens are counted; ids that a stream omits are not asked for, because that request would be
-load that nobody planned.
+A closed loop waits for a slow server and so hides how long users would have waited. Times count from the planned arrival, so a
+request that the client sends late has waited longer. A request that fails is recorded and not repeated; an answer without a
+token is a failure. Ids that a stream omits are not requested, because that would be unplanned load; their tokens are counted.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ class SentRequest:
 
 
 def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: ServedDecoder) -> list[OpenLoadRecord]:
-    """Send the requests of a cell as they arrive; returns one record for each, in the order of arrival."""
+    """Send the requests of a cell at their arrival times; return one record for each, in the order of arrival."""
     return [
         OpenLoadRecord(
             pass_id=plan.pass_id,
@@ -95,7 +94,7 @@ def open_loads(plan: LatencyPlan, cell: str, arrivals: Arrivals, decoder: Served
 
 
 def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[SentRequest]:
-    """Send each request at its time. EngineError if all fail, or if the server no longer answers afterwards."""
+    """Send each request at its time. Raise EngineError if all fail, or if the server no longer answers afterwards."""
     allow_requests(len(arrivals.times), arrivals.option)
     client = decoder.servers.at(decoder.setting(cell)).client
     bodies = [body_of(decoder, client, cell, example, arrivals) for example in arrivals.examples]
@@ -138,13 +137,13 @@ def _number_of(request: SentRequest) -> int:
 
 
 def _refuse_dead_server(decoder: ServedDecoder, client: Client, sent: list[SentRequest]) -> None:
-    """Raise if a server answered no request or has ended. Single requests that fail are a result."""
+    """Raise if a server answered no request or has ended. Failures of some requests are a result, not an error."""
     failures = [request.failure for request in sent if request.failure]
     if not failures:
         return
     problem = "answered no request of the open loop" if len(failures) == len(sent) else ""
     try:
-        if not decoder.pump.run(client.models()):  # a gateway answers for a server that has ended
+        if not decoder.pump.run(client.models()):  # a gateway may answer for a server that has ended
             problem = "no longer lists its models at /v1/models"
     except UnansweredError as fault:
         problem = f"no longer answers ({fault})"

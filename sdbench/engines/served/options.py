@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from sdbench.prepare.pair import PairMetadata
     from sdbench.records import Store
 
-SERVED_LAW = "serve-1"  # change it when the same server would get other requests
+SERVED_LAW = "serve-1"  # change it when sdbench sends other requests for the same options
 # Options that say how models are loaded in this process, with their defaults; a server has its own.
 OF_THIS_PROCESS = {"device": "auto", "dtype": "auto"}
 OF_THE_MODEL = ("attention", "device_map", "quantization", "draft_quantization", "packed")
@@ -47,9 +47,9 @@ class Http:
 
     is_started_here: ClassVar[bool] = False
     takes_arrivals: ClassVar[bool] = True
-    may_draft_nothing: ClassVar[bool] = False  # whether a server may end every draft of a text before its first token
+    may_draft_nothing: ClassVar[bool] = False  # whether the server may propose no draft in a whole text
     at_once: int = field(init=False, default=0)  # 0: no limit
-    most_requests: ClassVar[int] = 4096  # requests that one server answers at a time
+    most_requests: ClassVar[int] = 4096  # requests that are sent to one server at a time
 
     url: str | None = None
     urls: Mapping[str, str] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class Http:
 
     @property
     def may_cache_prompts(self) -> bool:
-        """Whether a timed prompt may be in the server's cache: a salt that the user chose, a field that asks for it, or no salt."""
+        """Whether a timed prompt may be cached: the user chose the salt, a field requests caching, or the cache has no salt."""
         fields = {**self.dialect.request, **self.request}
         if self.dialect.salt is not None:
             return self.dialect.salt in fields
@@ -112,7 +112,7 @@ class Http:
             if name in OF_A_SERVER:
                 raise ConfigError(
                     f"engine.request.{name} is set when a server starts, not by a request: "
-                    f"engine=vllm engine.args.{name}=VALUE starts one so"
+                    f"engine=vllm engine.args.{name}=VALUE starts one with it"
                 )
 
     def open(self, job: Job, store: Store) -> ServedDecoder:
@@ -124,7 +124,7 @@ class Http:
         return plan_timing(self, job, points, store)
 
     def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
-        """Find tokenizer and configuration. The weights are the server's, so `is_read` changes nothing."""
+        """Find tokenizer and configuration. The server reads the weights, so `is_read` has no effect."""
         from sdbench.prepare import pair as pairs
 
         if self.plugin and self.dialect.extra is None:
@@ -149,8 +149,8 @@ class Http:
     def points(self, run: Run, planned: Sequence[Point]) -> list[Point]:
         """Return the cells with keys that name the engine. Cells without a server are left out with a warning.
 
-        A setting with the texts of lossless stays `same_as` the lossless cell where one server computes both, by the plug-in's
-        rule. Nothing here proves that texts of another server are equal.
+        A setting with the same texts as lossless stays `same_as` the lossless cell only if one server decodes both, by the
+        plug-in's rules: another server may write other texts.
         """
         refuse_unknown_urls(self.urls, {point.cell.verifier for point in planned})
         settings = {point.cell.key: self.setting(run, point) for point in planned}
@@ -165,7 +165,7 @@ class Http:
         return [replace(point, cell=join(point.cell)) for point in kept]
 
     def _cells_with_server(self, planned: Sequence[Point], settings: Mapping[str, ServerSetting]) -> list[Point]:
-        """Return the cells that engine.urls names a server for, or that engine.url can serve; warn of the others.
+        """Return the cells for which engine.urls names a server, or that engine.url can serve; warn of the others.
 
         One server has one rule and one draft length. If lossless would need another server than the other cells of engine.url,
         it is left out, because the user named the server for the rule.
@@ -213,7 +213,7 @@ class Http:
         return None if url is None else url.rstrip("/").removesuffix("/v1")
 
     def setting(self, run: Run, point: Point) -> ServerSetting:
-        """Return what a server must be for this cell. A rule that a server cannot be given is a ConfigError."""
+        """Return what this cell requires of a server; raise ConfigError for a rule that the server does not have."""
         name, url = point.cell.verifier, self._named_url(point.cell.verifier)
         if point.role != "pair":
             return ServerSetting(point.role, url=url)
@@ -280,7 +280,7 @@ def _engine_files() -> Mapping[str, Any]:
 
 
 def _usual_request(engine: str) -> dict[str, Any]:
-    """Return the fields that requests have by the engine's file, which builds on http.yaml; a file of the user's has only those."""
+    """Return the request fields of the engine's file, which extends http.yaml; for a file of the user, those of http.yaml."""
     files = _engine_files()
     dialect = (files.get(engine) or {}).get("dialect") or {}
     fields = {**files["http"]["dialect"]["request"], **(dialect.get("request") or {})}

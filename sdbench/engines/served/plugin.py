@@ -1,5 +1,5 @@
-"""Which rules a request can carry to sdbench's plug-in inside a vLLM server, the fields that carry them, and whether its rules are
-those of this version.
+"""The rules that a request can name to sdbench's plug-in in a vLLM server, the fields that name them, and a check that the rules
+of the plug-in are those of this version.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ VERSION = "sdbench_version"
 
 
 def refuse_for_the_plugin(name: str, rule: Any) -> None:
-    """Raise for a rule that the plug-in cannot run. It runs every token-wise rule that reads only the laws of target and draft."""
+    """Raise for a rule that the plug-in cannot run. It runs token-wise rules that read only the distributions of both models."""
     states = [STATES[need] for need in sorted(needs_of(rule) & set(STATES))]
     if states:
         why = f"reads hidden states of {states[0]}, which vLLM's verification does not see"
@@ -41,7 +41,7 @@ def refuse_for_the_plugin(name: str, rule: Any) -> None:
     elif rule.limits.sure:
         why = "keeps what the drafter is sure of, and a server's drafters are never sure"
     elif not _is_plain(rule):
-        why = "is no rule of sdbench.verify with plain knobs, which alone a request can carry"
+        why = "is not a rule of sdbench.verify whose knobs are numbers and strings, as a request requires"
     else:
         return
     raise ConfigError(
@@ -57,8 +57,8 @@ def request_of(rule: Any) -> dict[str, str]:
 
 
 def compare_versions(client: Client, pump: Pump, body: Mapping[str, Any], field: str, rules: Iterable[Any]) -> None:
-    """Send a request for one token with each kind of rule: the plug-in refuses rules whose version is another there, which is an
-    EngineError with its sentence. An older plug-in compares no versions, and answers to a made-up one: warn.
+    """Request one token with each kind of rule: the plug-in refuses a rule whose version differs from its own, which raises an
+    EngineError with its message. An older plug-in compares no versions, and answers even a made-up one: warn.
     """
     if not pump.run(client.refuses({**body, field: {**request_of(Exact()), VERSION: "none"}})):
         warn(
@@ -83,7 +83,7 @@ def _knobs_of(rule: Any) -> dict[str, Any]:
 
 
 def _is_plain(rule: Any) -> bool:
-    """Return whether a rule and the rules within it are of sdbench.verify, with numbers and words as knobs."""
+    """Return whether a rule and the rules within it are of sdbench.verify, with numbers and strings as knobs."""
     is_ours = type(rule).__module__.split(".")[:2] == ["sdbench", "verify"]
     values = _knobs_of(rule).values()
     return is_ours and all(isinstance(x, str | bool | int | float | None) or _is_plain(x) for x in values)

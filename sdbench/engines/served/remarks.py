@@ -13,13 +13,13 @@ def warn_of_other_texts(answers: Sequence[Answer]) -> None:
     """Warn if the server left out ids, so that the end of a text is not known."""
     if num := sum(bool(answer.omitted) for answer in answers):
         warn(
-            f"the server left token ids out of {num} of {len(answers)} timed texts, and did not repeat them: there all tokens "
-            "count, those of a stop string too"
+            f"the server left token ids out of {num} of {len(answers)} timed texts, and did not repeat them: all tokens of these "
+            "texts count, those of a stop string too"
         )
 
 
 def warn_of_repeats(num_repeated: int, num_requests: int, concurrency: int) -> None:
-    """Warn if requests of a closed loop failed at first: their seconds are of a server without load."""
+    """Warn if requests of a closed loop failed at first: they were repeated alone, so their times are those of an idle server."""
     if num_repeated and concurrency > 1:
         warn(
             f"{num_repeated} of {num_requests} requests of {concurrency} users at once failed at first and were repeated alone: "
@@ -34,7 +34,7 @@ def warn_of_overhead(store: Store, pass_id: str) -> None:
     loads = read(store.folder).loads.query("pass_id == @pass_id")
     if (share := overhead(loads)) > 0.05:
         warn(
-            f"by its own clock the server took {share:.0%} less than the client's: the rest is {parts_of_overhead(loads)}"
+            f"the server reports {share:.0%} less time than this client measures: the rest is {parts_of_overhead(loads)}"
         )
 
 

@@ -1,4 +1,4 @@
-"""What a cell needs of a server, and the body of a request, which a run and the probe before it share."""
+"""What a cell requires of a server, and the body of a request, for a run and for the probe before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sdbench.plan import WorkItem
 
 PLUGIN = "sdbench"
-PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # off unless named; it works with the V1 runner
+PLUGIN_ENV = {"VLLM_PLUGINS": PLUGIN, "VLLM_USE_V2_MODEL_RUNNER": "0"}  # loaded only if named; it needs the V1 runner
 
 
 @dataclass(frozen=True)
@@ -43,11 +43,11 @@ def refuse_unknown_urls(urls: Iterable[str], planned: Collection[str]) -> None:
 
 
 def model_id_of(run: Run, role: str, *, is_folder: bool = False) -> str:
-    """Return the model that a server of a role serves; `is_folder`: an embedded one by its folder."""
+    """Return the model that a server of a role serves; `is_folder`: name an embedded model by its folder."""
     from sdbench.prepare.pair import folder_of
 
     name = run.model.draft if role == "draft" else run.model.target
-    assert name is not None, "a run without a draft has no cell of one"
+    assert name is not None, "a run without a draft model has no cell that needs it"
     return folder_of(name) if is_folder else name
 
 

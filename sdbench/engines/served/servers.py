@@ -1,4 +1,4 @@
-"""The servers of a run, running or started here. Each one is checked before it is asked for a text."""
+"""The servers of a run, already running or started here. Each one is checked before it decodes a text."""
 
 from __future__ import annotations
 
@@ -90,9 +90,9 @@ class Servers:
         return next((process.death(within_s=DYING_S) for process in processes if process is not None), None)
 
     def explain(self, client: Client, error: EngineError) -> EngineError:
-        """Return the same error, or the reason why a server started here has ended."""
+        """Return the same error, or how the server ended if it was started here and has ended."""
         death = self.death_of(client)
-        rest = "what was finished is in the records, and the same command goes on from there"
+        rest = "finished texts are recorded; run the same command again to continue"
         return error if death is None else EngineError(f"{death}\n{rest}")
 
     def _start(self, setting: ServerSetting) -> OpenServer:
@@ -120,7 +120,7 @@ class Servers:
     def _looked_at(
         self, setting: ServerSetting, url: str, process: Server | None, started: Mapping[str, Any]
     ) -> OpenServer:
-        """Check a server before one of its texts counts. A problem is one sentence."""
+        """Check a server before one of its texts counts; raise ConfigError with one sentence for a problem."""
         client = Client(url, self.kind.dialect, self.kind.patience, self.kind.headers)
         self.pump.run(client.open())
         try:
@@ -198,7 +198,7 @@ class Servers:
             )
 
     def _names_of(self, role: str) -> Callable[[str], bool]:
-        """Return whether a name is that of the model. The path of a GGUF file may differ on another machine."""
+        """Return a test of whether a name is that of the model. The path of a GGUF file may differ on another machine."""
         names = {model_id_of(self.job.run, role, is_folder=is_folder) for is_folder in (False, True)}
         file = self.job.pair_info.metadata.checkpoints["draft" if role == "draft" else "target"].gguf
         return lambda name: name in names or (file is not None and Path(name).name == file.path.name)
@@ -220,9 +220,9 @@ class Servers:
         )
 
     def _look_for_the_plugin(self, client: Client, setting: ServerSetting) -> None:
-        """Check that the plug-in runs, with the rules of this version. A server without it accepts any rule that a request names. A
-        core without it verifies with vLLM's sampler, whatever the front end checks, and so rejects drafts at w = 0, where the
-        plug-in keeps all of them.
+        """Check that the plug-in runs, with the rules of this version. A server without it accepts any rule of a request. An engine
+        core without it verifies with vLLM's sampler, even if the front end has the plug-in, and so rejects drafts at
+        w = 0, where the plug-in keeps all of them.
         """
         field = client.dialect.extra
         if setting.rule != PLUGIN or field is None:
@@ -247,7 +247,7 @@ class Servers:
             )
 
     def _probe_body(self, client: Client, setting: ServerSetting) -> dict[str, Any]:
-        """Return a request for a short answer to the first prompt, without stop strings: they would end it before a draft."""
+        """Return a request for a short answer to the first prompt, without stop strings, which could end it before a draft."""
         item = WorkItem(self._points[setting].cell.key, next(iter(self.job.prompts.ids)), 0)
         most = max(PROBED, setting.num_draft + 2)  # one token without a draft, then room for a whole block
         return request_body(self.kind, self.job, client.model, item, most) | {"stop": []}
@@ -261,7 +261,7 @@ class Servers:
         return answer
 
     def _tells(self, client: Client, setting: ServerSetting, answer: Answer, version: str | None) -> bool:
-        """Return whether counts come with each text. Warn if there are only sums; raise if there are no counts at all."""
+        """Return whether rounds come with each text. Warn if only sums or counters exist; raise or warn if there are no counts."""
         if setting.role != "pair":
             return False
         most = 0 if answer.steps is None else max(answer.steps["drafted"], default=0)
@@ -275,7 +275,7 @@ class Servers:
         if self.kind.may_draft_nothing:
             warn(
                 f"the server at {client.url} drafts nothing in its first {len(answer.ids)} tokens: spec_draft_p_min or "
-                "spec_draft_n_min leaves no draft there; where it leaves none in all texts, acceptance stays empty"
+                "spec_draft_n_min leaves no draft there; if no text has a draft, acceptance stays empty"
             )
             return True
         if answer.totals is None and self.pump.run(client.counters()) is None:

@@ -1,4 +1,4 @@
-"""Engines that start servers, one for each setting; vLLM's."""
+"""Engines that start servers, one for each setting, among them that of vLLM."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class StartedServers(Http, ABC):
     is_started_here: ClassVar[bool] = True
     reserved: ClassVar[Mapping[str, str]] = {}  # arguments that sdbench sets itself, and the option that decides them
     reserved_speculative: ClassVar[Mapping[str, str]] = {}  # the same of engine.speculative
-    secret: ClassVar[Mapping[str, str]] = {"hf_token": "HF_TOKEN"}  # arguments, and the variables that do the same
+    secret: ClassVar[Mapping[str, str]] = {"hf_token": "HF_TOKEN"}  # secret arguments, and the variables to use instead
 
     module: str = ""  # the server's name in messages
     args: Mapping[str, Any] = field(default_factory=dict)
@@ -48,11 +48,11 @@ class StartedServers(Http, ABC):
         super().__post_init__()
         key = self.api_key()
         if key and not any(name.lower() == "authorization" for name in self.headers):
-            # A new mapping: that of the options goes into the records.
+            # A new mapping, because the one of the options is recorded.
             self.headers = {**self.headers, "Authorization": f"Bearer {key}"}
 
     def api_key(self) -> str | None:
-        """Return the key that the servers want, from the variable that sets it in their environment."""
+        """Return the key that the servers require, from the environment variable by which they get it."""
         variables = {**os.environ, **{name: str(value) for name, value in self.env.items()}}
         return variables.get(self.secret.get("api_key", ""))
 
@@ -62,14 +62,14 @@ class StartedServers(Http, ABC):
 
     @abstractmethod
     def look_at_program(self, run: Run) -> None:
-        """Check the server's program and set `installed`. ConfigError if it is missing or cannot decode this run."""
+        """Check the server's program and set `installed`; raise ConfigError if it is missing or cannot decode this run."""
 
     def environment(self, job: Job, setting: ServerSetting) -> dict[str, str]:
         """Return the environment variables of the server of a setting."""
         return {name: str(value) for name, value in self.env.items()}
 
     def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
-        """Check options, program and port before anything is read."""
+        """Check program and port, then find tokenizer and configuration."""
         self.look_at_program(run)
         if self.port is not None:
             port_of(self.host, self.port)
@@ -109,12 +109,12 @@ class StartedServers(Http, ABC):
 
 
 V2_RUNNER = "VLLM_USE_V2_MODEL_RUNNER"
-# Methods for which vLLM 0.32 has the V1 runner only.
+# Methods that vLLM 0.32 runs only with its V1 runner.
 OF_V1_RUNNER = ("medusa", "mlp_speculator", "suffix", "custom_class")
 
 
 def _is_block(setting: ServerSetting) -> bool:
-    """Return whether a server verifies by vLLM's block verification."""
+    """Return whether a server of this setting uses vLLM's block verification."""
     return setting.rule not in ("", PLUGIN) and json.loads(setting.rule).get("rejection_sample_method") == "block"
 
 
@@ -124,7 +124,7 @@ def _set_from(option: str) -> str:
 
 @dataclass(kw_only=True)
 class Vllm(StartedServers):
-    """vLLM servers, given the interpreter of an environment that has vLLM."""
+    """vLLM servers, started by `python`, the interpreter of an environment that has vLLM."""
 
     reserved_speculative: ClassVar[Mapping[str, str]] = {
         "num_speculative_tokens": "num_draft=",
@@ -187,7 +187,7 @@ class Vllm(StartedServers):
             )
 
     def decides(self, run: Run, point: Point) -> dict[str, Any]:
-        # Older records were made without this variable, and so by the V1 runner where vLLM chose that.
+        # Earlier versions did not set this variable, so vLLM may have made their records with its V1 runner.
         runner = {"runner": "V2"} if _is_block(self.setting(run, point)) else {}
         return {**super().decides(run, point), **runner}
 
@@ -208,7 +208,7 @@ class Vllm(StartedServers):
 
 
 def _revision(job: Job, role: str) -> dict[str, str]:
-    """Return the commit of the hub that a server must serve for a role, as the run's own reading of the metadata does."""
+    """Return the revision on the hub that a server must load for a role: the one from which the run reads its metadata."""
     model = job.run.model
     revision = model.draft_revision if role == "draft" else model.target_revision
     return {} if revision is None else {"revision": revision}

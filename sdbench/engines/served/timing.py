@@ -1,11 +1,10 @@
 """The latency pass with servers: closed loops with a fixed number of users, then open loops; the cells of a server interleaved.
 
-A block is one cell with one number of users. With one user, each timed example is asked once, and its timing is recorded like
-those of the native engine; speed-ups come from these. With more users, the examples are asked in a cycle until each user has
-asked ASKS times, and the speeds are those of the time in which every user was busy. All blocks are recorded as loads. Blocks
-whose requests arrive at a rate come last (`open_loop`). If cells need several servers and not all can run at once, a repeat
-visits them in turn, and the next repeat in reverse. Each cell of a server is warmed up before its first block. Start-up time is
-not counted.
+A block is one cell with one number of users. With one user, each timed example is requested once, and its timing is recorded
+like those of the native engine; speed-ups come from these. With more users, the examples are requested in a cycle until each
+user has sent ASKS requests, and speeds are those of the time in which every user was busy. Blocks of closed loops are recorded
+as loads. Open loops, whose requests arrive at a rate, come last (`open_loop`). A repeat visits the servers one after another,
+and the next repeat in reverse. Each cell is warmed up before its first block of a repeat. Start-up time is not counted.
 
 A pass belongs to its servers: their addresses and what they report about themselves.
 """
@@ -120,9 +119,8 @@ def plan_timing(kind: Http, job: Job, points: Sequence[Point], store: Store) -> 
 def continue_pass(
     plan: LatencyPlan, results: Results, examples: Sequence[str], *, is_cached: bool = False
 ) -> LatencyPlan:
-    """The plan as the rest of the newest pass there over the same examples that holds cells of this sweep, where there is any.
-
-    One pass has cached prompts or has none.
+    """Return the rest of the newest pass on these servers over the same examples that timed cells of this sweep; the plan
+    unchanged if there is none. Cached and uncached prompts are never in one pass.
     """
     frame = timings_to_continue(results.loads, results, {block.cell for block in plan.todo})
     frame = frame[frame["is_cached"] == is_cached]
@@ -137,7 +135,7 @@ def continue_pass(
             if any(block.cell not in set(part["cell"]) for block in todo):
                 began = time.strftime("%Y-%m-%d %H:%M", time.gmtime(float(part["started_at"].min())))
                 warn(
-                    f"the latency pass of {began} UTC goes on: settings that are timed now are compared with those timed then; "
+                    f"the latency pass of {began} UTC is continued: settings timed now are compared with those timed then; "
                     "force=true or another name=NAME times all of them together"
                 )
             return LatencyPlan(str(pass_id), str(where), plan.points, todo)
@@ -197,9 +195,9 @@ def ordered_blocks(decoder: ServedDecoder, plan: LatencyPlan, warm: Sequence[Ask
 
 
 def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurrency: int) -> list[TimedRequest]:
-    """Run the closed loop: each user asks again when it has its answer. If a request had to be retried, a loop of several users is
-    sent again, at most AGAIN times. Such requests of the last loop are then asked alone, so their seconds are not those of a
-    server under load. Ids that a stream omitted are asked for at the end.
+    """Run a closed loop: each user sends its next request when it has its answer. If a request had to be retried, a loop of
+    several users is sent again, at most AGAIN times. Requests that were retried in the last loop are then sent alone, so their
+    times are not those of a server under load. Ids that a stream omitted are requested at the end.
     """
     client = decoder.servers.at(decoder.setting(cell)).client
 
@@ -234,7 +232,7 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
 
 
 def _counts(decoder: ServedDecoder, client: Client, item: WorkItem, answer: Answer) -> tuple[int, int]:
-    """Return the tokens and rounds of a timed text; without all ids its end is not looked for, and all its tokens count."""
+    """Return the tokens and rounds of a timed text. If ids are missing, its end is unknown, and all its tokens count."""
     if answer.omitted:
         return answer.num_tokens, len(answer.chunks) if answer.steps is None else 1 + len(answer.steps["drafted"])
     generation = decoder.generation(client, item, answer)
@@ -244,9 +242,9 @@ def _counts(decoder: ServedDecoder, client: Client, item: WorkItem, answer: Answ
 def loads(
     block: LoadBlock, requests: Sequence[TimedRequest], plan: LatencyPlan, *, is_cached: bool = False
 ) -> list[LoadRecord]:
-    """Return the records of a block's requests. Those of a disturbed block have no common seconds."""
+    """Return the records of a block's requests. If some were repeated alone, times of the whole block are NaN."""
     begins, ends = ([getattr(request, name) for request in requests] for name in ("begin", "end"))
-    # All users are busy from the first request of the last user until nothing is left to ask and one user has its answer.
+    # All users are busy from the first request of the last user until, after the last request was sent, an answer ends.
     start = sorted(begins)[min(block.concurrency, len(begins)) - 1]
     stop = min((end for end in ends if end >= max(begins)), default=math.nan)
     held_s = stop - start
