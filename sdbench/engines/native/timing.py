@@ -164,7 +164,7 @@ def library_cells(points: Sequence[Point], run: Run) -> list[Cell]:
         # a drafter with the draft model, if there is one
         data = min(timed, key=lambda cell: ("draft" not in cell.checkpoints, cell.num_draft)).to_json()
         content = {**data["content"], "target_attention": run.model.attention}
-        data |= {"verifier": name, "law": f"{name}/3", "content": content, "also": {}}  # no setting has its texts
+        data |= {"verifier": name, "law": f"{name}/3", "content": content, "also": {}}  # no setting shares its texts
         cells.append(Cell.from_json(data))
     return cells
 
