@@ -218,6 +218,8 @@ async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:
         for line in lines:
             if line.startswith(b"data:"):
                 yield line[5:].strip().decode()
+    if left.startswith(b"data:"):  # the last line may end without a newline
+        yield left[5:].strip().decode()
 
 
 def _seconds(header: str | None) -> float | None:

@@ -39,7 +39,6 @@ class Dialect:
     finish: str = "finish_reason"
     stops: Sequence[str] = ("stop",)  # values of `finish` of a text that ended by itself or at a stop string
     last: str | None = None  # a field that is true in the last chunk; None: the event [DONE] follows the last chunk
-    prompt_ids: str | None = None
     steps: Mapping[str, str | None] = field(default_factory=dict)
     totals: Mapping[str, str | None] = field(default_factory=dict)
     sums: Mapping[str, str | None] = field(default_factory=dict)

@@ -63,7 +63,11 @@ def main(argv: Sequence[str]) -> int:
         print(f"sdbench: {error}", file=sys.stderr)
         return 2
     print(f"vllm {facts['version']}", flush=True)
-    return subprocess.run([argv[1], "-m", "sdbench_vllm"], timeout=CHECK_S, check=False).returncode
+    try:
+        return subprocess.run([argv[1], "-m", "sdbench_vllm"], timeout=CHECK_S, check=False).returncode
+    except subprocess.TimeoutExpired:
+        print(f"sdbench: {argv[1]} -m sdbench_vllm did not end in {CHECK_S} s", file=sys.stderr)
+        return 2
 
 
 if __name__ == "__main__":

@@ -1,6 +1,8 @@
 """One server, asked over a socket: what an answer holds, which faults are survived, how many requests are under way. No torch."""
 
+import asyncio
 import time
+from collections.abc import AsyncIterator
 
 import pytest
 from standin import StandIn, hashed
@@ -8,7 +10,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sdbench.config import config_dir
 from sdbench.serve.answer import Answer, UnansweredError
-from sdbench.serve.client import Client, Patience, _seconds
+from sdbench.serve.client import Client, Patience, _events, _seconds
 from sdbench.serve.dialect import Dialect, counters_of
 from sdbench.serve.pump import Pump
 from sdbench.types import EngineError
@@ -169,6 +171,18 @@ def test_a_prompt_may_be_longer_than_any_buffer(started):
     server, client, pump = started()
     assert len(ask(pump, client, prompt=list(range(50_000)), max_tokens=3000).ids) == 1700
     assert len(server.seen[0]["prompt"]) == 50_000
+
+
+def test_a_last_event_without_a_newline_is_read():
+    class Content:
+        async def iter_any(self) -> AsyncIterator[bytes]:
+            for piece in (b'data: {"a": 1}\n\ndata: [DO', b"NE]"):
+                yield piece
+
+    async def read_all() -> list[str]:
+        return [event async for event in _events(Content())]  # type: ignore[arg-type]
+
+    assert asyncio.run(read_all()) == ['{"a": 1}', "[DONE]"]
 
 
 def test_so_many_are_under_way_and_each_user_asks_again_when_answered(started):
