@@ -20,7 +20,8 @@ class Block(Joint):
 
     With c₀ = 1, cᵢ = min(1, cᵢ₋₁·pᵢ(xᵢ)/qᵢ(xᵢ)) and Sᵢ = Σ (cᵢ·pᵢ₊₁ − qᵢ₊₁)+, the first i drafts pass with probability hᵢ =
     Sᵢ/(Sᵢ + 1 − cᵢ), or cᵢ at the end of the draft. The longest prefix that passes is kept, even if a shorter one does not
-    pass. The next token is drawn from norm((cᵢ·pᵢ₊₁ − qᵢ₊₁)+). Needs only p and q. Greedy: one-hot laws, which is exact match.
+    pass. The next token is drawn from norm((cᵢ·pᵢ₊₁ − qᵢ₊₁)+), or from p after a whole block. Needs only p and q. Greedy: exact
+    match, which the formula gives for one-hot laws.
     """
 
     version: ClassVar[str] = "1"
@@ -43,7 +44,7 @@ class Block(Joint):
             target, drafted = (dense(law[:, 1:num_slots][part], size) for law in (p, q))
             return (kept[:, 1:-1][part][..., None].to(target) * target - drafted).clamp_min_(0).sum(-1).to(u)
 
-        # After the first draft, the second, …, and nothing after the last.
+        # Sᵢ for i = 1 … K − 1; after the last draft h needs no sum.
         over = in_parts(excess_of, (len(p), num_slots - 1), size) if num_slots > 1 else u.new_zeros(len(p), 0)
         bound = over + 1 - kept[:, 1:-1]
         h = torch.cat((torch.where(bound > 0, over / bound, 1), kept[:, -1:]), 1)  # [B,K]

@@ -1,4 +1,4 @@
-"""ASD: each text has a budget from which mismatches are paid."""
+"""ASD: each text has a budget, and every mismatch that is kept costs some of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -13,7 +13,7 @@ from sdbench.verify.joint import Joint
 from sdbench.verify.rule import is_all, number
 from sdbench.verify.tokenwise import draw_bonus, keep_until_first_rejection, knob
 
-ROUNDING = 1e-9  # as in its authors' code, so that sums of regrets are equal
+ROUNDING = 1e-9  # tolerance of the authors' code for sums of regrets
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,9 +21,9 @@ class ASD(Joint):
     """Regret budget (arXiv:2608.03447, its code), greedy. A mismatch costs its regret max z − z(x), with the target's logits z.
 
     The block is judged from its start. Draft i of K (from 0) is kept while the regrets of all mismatches kept in the *text* sum
-    to at most `budget`, its regret is at most `gap`·(K − i), and at most `mismatches` of the block are mismatches. The first
-    that fails becomes argmax p. Exact match where any knob is 0. Needs the target's logits and a state, the regret spent so
-    far. For temperature 0 only. Published settings: stable 8, 0.25, 2; discovery 12, 0.5, 2.
+    to at most `budget`, its own regret is at most `gap`·(K − i), and the block has at most `mismatches` mismatches so far. The
+    first draft that fails becomes argmax p. Exact match where any knob is 0. Needs the target's logits and a state, the regret
+    spent so far. For temperature 0 only. Published settings: stable 8, 0.25, 2; discovery 12, 0.5, 2.
     """
 
     version: ClassVar[str] = "1"
@@ -43,16 +43,16 @@ class ASD(Joint):
         return torch.stack(torch.broadcast_tensors(*(torch.as_tensor(value) == 0 for value in knobs))).any(0)
 
     def spending(self, logits: Tensor, tokens: Tensor) -> tuple[float, float]:
-        """Return (the regrets of all tokens of a text, the published bound on them) from the target's logits [n,V] at each."""
+        """Return (the sum of the regrets of a text's tokens, its published bound), from the target's logits [n,V] at each token."""
         regrets = logits.max(-1).values - logits.gather(-1, tokens[:, None])[:, 0]
         return float(regrets.sum()), float(self.budget)
 
     def init_state(self, prompts: Sequence[Tensor], device: Any) -> Tensor:
-        """Return [B,1]: the regret that the text has spent."""
+        """Return [B,1]: the regret that each text has spent so far."""
         return torch.zeros(len(prompts), 1, dtype=torch.float64, device=device)
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-        assert state is not None, "the state says what a text has spent"
+        assert state is not None, "ASD needs the state that init_state returns: the regret spent so far"
         assert evidence.logits is not None, 'it names "raw_if_greedy" in its needs'
         draft, x = evidence.draft, evidence.draft.tokens
         num_slots = x.shape[1]

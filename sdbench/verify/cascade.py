@@ -1,9 +1,9 @@
 """Speculative cascades (Narasimhan et al., arXiv:2405.19261) and fuzzy speculative decoding (arXiv:2502.20704).
 
 A cascade defers to the target where the draft is not good enough, by position (Chow, Diff, OPT) or by token (V1, V2, V3), and
-samples losslessly towards the resulting law π = q·1_A + (1 − q(A))·p, where A is all tokens or none for the first three.
+samples losslessly towards the resulting law π = q·1_A + (1 − q(A))·p. For Chow, Diff and OPT, A holds all tokens or none.
 Thresholds apply to un-tempered laws, as in the authors' notebook. Fuzzy speculative decoding compares a divergence with a
-threshold, and draws from p where it defers.
+threshold, and draws a token from p where it defers.
 """
 
 from abc import abstractmethod
@@ -24,10 +24,10 @@ from sdbench.verify.tokenwise import Towards, knob, measured_tv, peak
 
 @dataclass(frozen=True, slots=True)
 class _Cascade(Towards, SetRule):
-    """Sampled towards π, the law of its set. Never lossless, not even at α = 0. Greedy: keeps x iff it is in A, else argmax p.
+    """Samples towards π, the law of its set. Never lossless, not even at α = 0. Greedy: keeps x iff it is in A, else argmax p.
 
-    Needs un-tempered laws. At temperature 0 the target's own choice is kept even if A does not contain it, as π of one-hot laws
-    does.
+    Needs un-tempered laws. At temperature 0 the target's own choice is kept even if A does not contain it, because sampling
+    towards π of one-hot laws keeps it too.
     """
 
     version: ClassVar[str] = "1"
@@ -72,7 +72,7 @@ class CascadeOPT(_Cascade):
         if evidence.is_greedy:
             return CascadeDiff(self.alpha)
         tv = measured_tv(evidence.p[:, :-1], evidence.draft.q).clamp_max(1)
-        # NaN logits, and slots that are not offered, are no business of the knob: p and q keep the NaN.
+        # TV is NaN for NaN logits, and may be in slots that are not offered. The knob is then 0; p and q keep the NaN.
         return CascadeDiff((knob(self.alpha, tv) * tv).nan_to_num(0)).settle(evidence)
 
 
@@ -108,11 +108,11 @@ class CascadeV3(_Cascade):
 
 @dataclass(frozen=True, slots=True)
 class _Fuzzy(SetRule):
-    """Keeps every draft at a position iff D(p, q) ≤ T, `threshold`, and otherwise draws from p. out is q or p. Exact at T = 0,
-    where no D is small enough.
+    """Keeps any draft where D(p, q) ≤ T, `threshold`, and otherwise draws from p. out is q or p. Exact at T = 0, where no draft
+    is kept.
 
-    Needs un-tempered laws, from which D is computed. Greedy: keeps x iff D ≤ T, else argmax p; the authors' code draws instead
-    of matching.
+    Needs un-tempered laws, from which D is computed. Greedy: keeps x iff D ≤ T or x = argmax p, else argmax p; the authors' code
+    draws from p where D > T, without comparing x.
     """
 
     version: ClassVar[str] = "1"
@@ -125,7 +125,7 @@ class _Fuzzy(SetRule):
         """Return D [B,K,1] of laws [B,K,V]."""
 
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
-        # In float32 D of laws that nearly agree may be rounded to 0 or below, and a threshold of 0 would keep them.
+        # Rounding in float32 may give D ≤ 0 for laws that nearly agree; a threshold of 0 must not keep such drafts.
         return self.distance(p, q).clamp_min(torch.finfo(p.dtype).tiny) <= knob(self.threshold, p)
 
 
@@ -133,7 +133,7 @@ class _Fuzzy(SetRule):
 class FuzzyJS(_Fuzzy):
     """Fuzzy speculative decoding, its default: D = ½ KL(m‖p) + ½ KL(m‖q), m = (p + q)/2, in nats.
 
-    This is what its code computes. The textbook's Jensen–Shannon divergence has p and q before m, and is bounded.
+    This is what its code computes. The Jensen–Shannon divergence of textbooks is ½ KL(p‖m) + ½ KL(q‖m), which is bounded.
     """
 
     def distance(self, p: Tensor, q: Tensor) -> Tensor:
@@ -158,5 +158,5 @@ class FuzzyTV(_Fuzzy):
 
 
 def _kl(a: Tensor, b: Tensor) -> Tensor:
-    """Return KL(a‖b) [B,K,1]; ∞ where b has no mass and a has."""
+    """Return KL(a‖b) [B,K,1]; ∞ if a token has mass in a and none in b."""
     return (torch.xlogy(a, a) - torch.xlogy(a, b)).sum(-1, keepdim=True)

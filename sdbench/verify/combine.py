@@ -1,4 +1,6 @@
-"""Rules built from another rule: a coin that accepts more, a drafter's certainty, and leniency inside a span only."""
+"""Rules built from another rule: `Coin` accepts more with the same output law, `Sure` keeps what the drafter is sure of, and
+`Within` applies a rule inside spans of the text only.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -47,9 +49,9 @@ class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverrid
     """Samples towards the law of a token-wise rule with the highest possible acceptance: a = min(1, out/q), r = norm((out −
     q)+).
 
-    It emits what the rule emits and never accepts less, since q·a ≤ min(q, out). Lenience gains nothing; rules with a threshold
-    do: they become cascades (arXiv:2405.19261, section 4.3). Needs what the rule needs, and is exact where the rule is. Greedy:
-    the rule's own form, if it has one.
+    It has the law of the rule and never accepts less, since q·a ≤ min(q, out). Lenience gains nothing; rules with a threshold
+    gain, and become cascades (arXiv:2405.19261, section 4.3). Needs what the rule needs, and is exact where the rule is.
+    Greedy: the rule's own form, if it has one.
     """
 
     version: ClassVar[str] = "1"
@@ -84,9 +86,9 @@ class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverrid
 class Sure(Outer, Tokenwise):  # pyright: ignore[reportIncompatibleVariableOverride]
     """Keeps the tokens that the drafter marks as sure (`DraftBlock.sure`) and judges all others by another rule.
 
-    a = 1 for marked tokens; elsewhere a and r are the rule's. What is emitted depends on the drafter, so no distribution is
-    claimed for it. If no token is marked, as with drafter=tiers and drafter.high=1, this is the rule. Greedy: the rule's own form
-    for unmarked tokens.
+    a = 1 for marked tokens; elsewhere a and r are the rule's. The emitted distribution depends on the drafter, so none is
+    claimed. If no token is marked, as with drafter=tiers and drafter.high=1, it behaves as the rule. Greedy: the rule's own
+    form for unmarked tokens.
     """
 
     version: ClassVar[str] = "2"
@@ -154,8 +156,8 @@ class Within(Outer):
     A span begins after the token `begin` and ends with the token `end`, which is still judged leniently; it may begin in the
     prompt. TensorRT-LLM's relaxed acceptance is `Within(TopKRelaxed(…), begin, end)` at temperature 0. The markers are ids, or
     texts that are one token of the target's tokenizer, which a run looks up before weights are read. Needs what the rule needs;
-    exact where the rule is. Greedy: the rule's form inside, exact match outside. Whether a draft was inside is not stored, so
-    acceptance probability and bias are not measured.
+    exact where the rule is. Greedy: the rule's form inside, exact match outside. Whether a draft was inside a span
+    is not stored, so acceptance probability and bias are not measured.
     """
 
     version: ClassVar[str] = "1"
@@ -188,7 +190,7 @@ class Within(Outer):
         )
 
     def __call__(self, evidence: Evidence, u: Tensor, state: Tensor | None = None) -> Verdict:
-        assert state is not None, "the state says whether a text is inside a span"
+        assert state is not None, "Within needs the state that init_state returns: whether a text is inside a span"
         tokens = evidence.draft.tokens
         inside = self._inside(state[:, 0], tokens)
         row = torch.arange(len(tokens), device=u.device)
@@ -207,7 +209,7 @@ class Within(Outer):
         return replace(verdict, state=after.long(), is_spared=is_spared)
 
     def _inside(self, before: Tensor, tokens: Tensor) -> Tensor:
-        """Return [B,K+1] bool: whether each of tokens [B,K], and the next, is inside a span; `before` [B] is that of the first."""
+        """Return [B,K+1] bool: whether each of tokens [B,K], and the next, is inside a span; `before` [B]: whether the first is."""
         inside = [before.bool()]
         for token in tokens.unbind(1):
             inside.append((inside[-1] | (token == self.begin)) & (token != self.end))

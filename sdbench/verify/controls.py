@@ -1,4 +1,4 @@
-"""Controls: the speed that a given acceptance would bring, and the value of the draft's confidence alone. Not for quality."""
+"""Controls: `Synthetic` shows the speed that a given acceptance would bring, `Confidence` uses the draft's confidence alone."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -15,8 +15,9 @@ from sdbench.verify.tokenwise import Tokenwise, knob
 class Synthetic(Tokenwise):
     """Synthetic acceptance (vLLM's `synthetic`, SGLang's simulated length): a = `rate` for every token, r = p.
 
-    It keeps *drafted* tokens, because a text of random ids would change the cost of a round. Exact at rate = 0, where nothing
-    is kept. Needs no law. Greedy: the same uniforms; a rejected token becomes argmax p.
+    For speed only: the quality of its texts means nothing. It keeps *drafted* tokens, because a text of random ids would change
+    the cost of a round. Exact at rate = 0, where nothing is kept. Needs no law. Greedy: decided by the same uniforms; a
+    rejected draft becomes argmax p.
     """
 
     version: ClassVar[str] = "1"
@@ -35,8 +36,8 @@ class Synthetic(Tokenwise):
 class Confidence(SetRule):
     """Keeps x iff the draft is confident, q(x) ≥ c, `threshold`, and otherwise draws from p.
 
-    It is PIPO's gate (arXiv:2605.27255) without its head. Needs only q. It is never exact. Greedy: the same with the
-    un-tempered law, else argmax p.
+    It is PIPO's gate (arXiv:2605.27255) without its head. Needs only q. It is never exact. Greedy: the same with q
+    un-tempered, else argmax p.
     """
 
     version: ClassVar[str] = "1"

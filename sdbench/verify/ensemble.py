@@ -25,7 +25,7 @@ class Ensemble(GreedyLaw):
 
     version: ClassVar[str] = "1"
 
-    w: float | Tensor = number(high=1, lossless=1)  # or [B] for each row, or [B,K] for each position
+    w: float | Tensor = number(high=1, lossless=1)  # or [B], one for each row, or [B,K], one for each position
     mix: Literal["prob", "logit"] = "prob"
     greedy: Literal["blend", "mixture"] = "blend"
 
@@ -35,7 +35,7 @@ class Ensemble(GreedyLaw):
 
     @property
     def agrees_with_both(self) -> Tensor:  # pyright: ignore[reportIncompatibleVariableOverride]
-        kind = type(self)  # a rule from outside may have another law, and at w = 0 it is q
+        kind = type(self)  # a subclass may have another law; at w = 0 the law is q, and p breaks no tie
         is_blend = (kind.law, kind.greedy_scores) == (Ensemble.law, Ensemble.greedy_scores)
         return (torch.as_tensor(self.w) > 0) & is_blend
 
@@ -69,12 +69,12 @@ class Ensemble(GreedyLaw):
         return excess(p if self.mix == "prob" else self.law(p, q), q)
 
     def over_bound(self, p: Tensor, q: Tensor, out: Tensor) -> Tensor | None:
-        """Return by how much the bias of the emitted law, out [..., V], exceeds (1 − w)·TV(p, q); none for a mixture of logits."""
+        """Return by how much the bias of the emitted law, out [..., V], exceeds (1 − w)·TV(p, q); None for a mixture of logits."""
         bias, tv = (out - p).abs().sum(-1) / 2, (p - q).abs().sum(-1) / 2
         return bias - (1 - float(self.w)) * tv if self.mix == "prob" else None
 
     def greedy_scores(self, log_p: Tensor, log_q: Tensor) -> Tensor:
-        """Return v of un-tempered laws, or its logits, [B,K,V]."""
+        """Return v [B,K,V] computed from un-tempered laws, or its logits."""
         if self.mix == "prob":
             return self.law(log_p.exp(), log_q.exp())
         w = torch.as_tensor(knob(self.w, log_p), dtype=log_p.dtype, device=log_p.device)
@@ -97,5 +97,5 @@ class Ensemble(GreedyLaw):
 
 
 def _share(w: Tensor, logits: Tensor) -> Tensor:
-    """Return w·logits, and 0 where the weight is 0, although 0·(−∞) is NaN."""
+    """Return w·logits, with 0 where w = 0, even for logits of −∞."""
     return torch.where(w == 0, 0, w * logits)

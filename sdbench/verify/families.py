@@ -1,7 +1,7 @@
-"""Rules of one family differ only in numbers: one call judges rows with different knobs, stacked to tensors [B].
+"""Rules of one family differ only in numbers. One call can judge rows with different numbers, stacked to tensors [B].
 
-A number stacks if its field's type includes Tensor (`eps: float | Tensor`). Rules with different values in any other field are
-different families. Rules inside rules stack like the rule around them.
+A number can be stacked if the type of its field includes Tensor (`eps: float | Tensor`). Rules that differ in any other field
+belong to different families. A rule inside a rule is stacked in the same way.
 """
 
 from collections.abc import Callable, Hashable, Sequence
@@ -37,9 +37,9 @@ def stack(rules: Sequence[Any], device: torch.device | str = "cpu") -> Any:
 
 
 def at_slots(rule: Any, pick: Callable[[Tensor], Tensor], least: int = 2) -> Any:
-    """Return the rule with `pick` applied to every knob [B,K] or [B,K,V], also in rules within it, to select slots.
+    """Return the rule with `pick`, which selects slots, applied to every knob [B,K] or [B,K,V], also in rules within it.
 
-    least: the fewest axes of a knob to which it applies; 1 includes those [B].
+    least: `pick` is applied to knobs with at least this many axes; 1 includes knobs [B].
     """
     if not is_dataclass(rule):
         return rule
@@ -55,13 +55,13 @@ def at_slots(rule: Any, pick: Callable[[Tensor], Tensor], least: int = 2) -> Any
 
 
 def at_part(rule: Any, part: tuple[slice, slice]) -> Any:
-    """Return the rule of some rows and slots."""
+    """Return the rule with its knobs at some rows and slots."""
     rows, slots = part
     return at_slots(rule, lambda knob: knob[rows, slots] if knob.ndim > 1 else knob[rows], least=1)
 
 
 def refuse_tensors(rule: Any) -> None:
-    """Raise for a rule whose knobs are tensors: users give numbers, and tensors are made of them here, one number per row."""
+    """Raise for a rule whose knobs are tensors. Users give numbers; `stack` makes tensors of them, with one number per row."""
     if not is_dataclass(rule):
         return
     for f in fields(rule):
@@ -70,7 +70,7 @@ def refuse_tensors(rule: Any) -> None:
             refuse_tensors(value)
         elif isinstance(value, Tensor) and "Tensor" in str(f.type):
             raise ValueError(
-                f"{f.name} of {type(rule).__name__} must be a number, got a tensor: give a rule for each value"
+                f"{f.name} of {type(rule).__name__} must be a number, got a tensor: give one rule per value"
             )
 
 

@@ -17,14 +17,13 @@ from sdbench.verify.tokenwise import Part, draw_bonus, in_parts, keep_until_firs
 
 @dataclass(frozen=True, slots=True)
 class FLy(Joint):
-    """FLy (arXiv:2511.22972) as in vLLM: a rejected draft is kept where the target is unsure and the next `window` drafts are
-    kept.
+    """FLy (arXiv:2511.22972) as in vLLM: keeps a rejected draft if the target is unsure and the next `window` drafts are kept.
 
-    Unsure: −Σ p·ln p over the `top` most likely tokens, not renormalised, is at least `entropy`. "Kept" refers to the lossless
-    rule. A draft without mass under p, or with fewer than `window` drafts after it, is never kept. A draft that stays rejected
-    is replaced as by the lossless rule. Exact at entropy = ∞. Reads p, at temperature 0 the un-tempered one. Greedy: the same
-    with exact match. vLLM's default window is min(6, K − 1); here it is a number, since a round near the end of a text drafts
-    fewer than K.
+    Unsure: −Σ p·ln p over the `top` most likely tokens, not renormalised, is at least `entropy`. "Rejected" and "kept" mean by
+    the lossless rule. A draft without mass under p, or with fewer than `window` drafts after it, is never kept. A draft that
+    stays rejected is replaced as by the lossless rule. Exact at entropy = ∞. Reads p, at temperature 0 the un-tempered one.
+    Greedy: the same with exact match. vLLM's default window is min(6, K − 1); here it is a number, since a round near the end
+    of a text drafts fewer than K.
     """
 
     version: ClassVar[str] = "1"
@@ -46,7 +45,7 @@ class FLy(Joint):
         slot = torch.arange(num_slots, device=u.device)
         native = exact.keeps(evidence, u[:, :-1]) & offered_slots(draft)
         window = torch.as_tensor(knob(self.window, slot.expand_as(native)), device=u.device)
-        ahead = torch.nn.functional.pad(native.long().cumsum(1), (1, 0))  # how many of the first n are kept
+        ahead = torch.nn.functional.pad(native.long().cumsum(1), (1, 0))  # at index n: how many of the first n are kept
         behind = (slot + 1 + window).expand_as(native)
         follow = ahead.gather(1, behind.clamp_max(num_slots)) - ahead[:, 1:]
         has_room = behind <= draft.lengths[:, None]

@@ -1,6 +1,7 @@
 """Greedy forms: at temperature 0 both laws are one-hot, so thresholds apply to un-tempered laws instead.
 
-Most published greedy rules are a set of acceptable tokens with the correction argmax p; a few choose the argmax of another law.
+Most published greedy rules keep a draft iff it is in a set of acceptable tokens, and otherwise emit argmax p. A few emit the argmax
+of another law.
 """
 
 from abc import abstractmethod
@@ -15,7 +16,7 @@ from sdbench.types import DraftBlock, Evidence, Measures
 from sdbench.verify.families import at_part, at_slots
 from sdbench.verify.tokenwise import Part, Tokenwise, best_at, in_parts, knob
 
-Pick = Callable[[Tensor], Tensor]  # takes some slots out of [B,K,…]
+Pick = Callable[[Tensor], Tensor]  # selects slots from [B,K,…]
 
 
 class Greedy(Tokenwise):
@@ -46,14 +47,14 @@ class GreedySet(Greedy):
     """At temperature 0 keeps x iff it is in the set of un-tempered laws (`set_of`), or the target's own choice; corrects to
     argmax p.
 
-    Where the knobs are at a lossless end the set is {argmax p}, with or without ties.
+    At a lossless end of the knobs only argmax p is kept, even if other tokens tie with it.
     """
 
     keeps_best: ClassVar[bool] = True  # the target's own choice is kept even if the set does not contain it
 
     @abstractmethod
     def set_of(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return the set of laws [B,K,V]: bool [B,K,V], or [B,K,1] where it is everything or nothing."""
+        """Return the set for laws [B,K,V]: bool [B,K,V], or [B,K,1] if it holds all tokens or none."""
 
     def greedy_keeps(self, evidence: Evidence) -> Tensor:
         x = evidence.draft.tokens
@@ -62,9 +63,9 @@ class GreedySet(Greedy):
 
 
 class GreedyLaw(Greedy):
-    """At temperature 0 keeps x iff it is the most likely token of another law, computed from un-tempered ones; corrects to it."""
+    """At temperature 0 keeps x iff it is the most likely token of another law, made of un-tempered laws; else emits that token."""
 
-    # [b], [b,k] or a single value: whether a token that is the most likely one of both models is also that of the law.
+    # [b], [b,k] or a single value: whether a token that is most likely under both models is also most likely under the law.
     agrees_with_both: ClassVar[Tensor] = torch.tensor(False)
 
     @abstractmethod
@@ -88,11 +89,11 @@ class GreedyLaw(Greedy):
 
     @staticmethod
     def _best(rule: "GreedyLaw", evidence: Evidence, shape: Sequence[int], pick: Callable[[Part], Pick]) -> Tensor:
-        """Return the most likely tokens of the law of a rule in slots of this shape; `pick` gives a part of them out of [B,K,…].
+        """Return the most likely token of a rule's law in slots of this shape; `pick(part)` selects some of them from [B,K,…].
 
-        At a lossless end they are the target's choices, also where the law in float32 has ties that the logits do not have. Drafts
-        are mostly what both models would say, so a CPU computes the law of a part only if some are not. A GPU would have to wait
-        for the comparison, and computes all.
+        At a lossless end these are the target's choices, even if the law in float32 has ties that the logits do not have. In most
+        slots both models have the same most likely token, so a CPU computes the law of a part only if one of its slots differs. A
+        GPU computes every part, because it would have to wait for this comparison.
         """
 
         def work(part: Part) -> Tensor:
@@ -109,7 +110,7 @@ class GreedyLaw(Greedy):
 
 
 def _are_best(draft: DraftBlock, slots: Pick, x: Tensor) -> Tensor:
-    """Return [b,k] bool: whether the draft finds no token more likely than that of x [b,k] in a slot."""
+    """Return [b,k] bool: whether no token is more likely than x [b,k] under the draft."""
     if draft.logits is None:
         assert is_ids(draft.q), "a drafter that samples from a law keeps its logits where asked"
         return slots(draft.q) == x
@@ -118,7 +119,7 @@ def _are_best(draft: DraftBlock, slots: Pick, x: Tensor) -> Tensor:
 
 
 def kept_of(rule: GreedySet, evidence: Evidence) -> Tensor:
-    """Return the rule's set [B,K,V], or [B,K,1], of un-tempered laws."""
+    """Return the rule's set, computed from un-tempered laws: [B,K,V] or [B,K,1]."""
 
     def work(part: Part) -> Tensor:
         log_p, log_q = evidence.raw_logs(lambda slots: slots[part])
@@ -133,7 +134,7 @@ def is_in_set(kept: Tensor, x: Tensor) -> Tensor:
 
 
 def greedy_measures(evidence: Evidence) -> Measures:
-    """Return the measures of a deterministic choice: un-tempered probabilities and TV, NaN for the others."""
+    """Return the measures of a deterministic rule: probabilities and TV of un-tempered laws, NaN for the others."""
     x = evidence.draft.tokens
 
     def work(part: Part) -> Tensor:

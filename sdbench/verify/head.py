@@ -20,7 +20,7 @@ from sdbench.types import Evidence
 
 EMBEDDED = "embedded:"
 KINDS = ("ensemble", "judge")
-SHIP = {"ensemble": "heads", "judge": "judges"}  # the folder of embedded/
+SHIP = {"ensemble": "heads", "judge": "judges"}  # kind -> folder in embedded/ of the heads that ship
 
 
 def _entropy(law: Tensor) -> Tensor:
@@ -107,13 +107,14 @@ class Head:
         return self.moved[device]
 
     def save(self, folder: Path) -> None:
-        """Write both files; the card may be that of the head from which this one was made."""
+        """Write both files. The card may be that of the head from which this one was derived."""
         write_trained(folder, self.kind, self.weights, {"features": list(self.features)}, self.card)
 
     @classmethod
     def load(cls, name: str, kind: str) -> "Head":
-        """Load a head from a folder, or one that ships (embedded:PAIR/TASK); equal contents give one object. ValueError if
-        invalid.
+        """Load a head from a folder, or one that ships (embedded:PAIR/TASK). Equal contents give the same object.
+
+        ValueError if it is missing or damaged.
         """
         folder = folder_of(name, kind)
         try:
@@ -145,14 +146,14 @@ def folder_of(name: str, kind: str) -> Path:
 
 @cache
 def _head_of(folder: Path, kind: str, _digest: str) -> Head:
-    """Return one object per content."""
+    """Read a head; the cache gives the same object for the same folder and content."""
     card, weights = read_trained(folder, kind, "this rule")
     _refuse_shapes(folder, {name: tuple(tensor.shape) for name, tensor in weights.items()})
     return Head(kind, tuple(card.get("features", ())), weights, card)
 
 
 def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
-    """Raise unless the tensors have the names of `Head` and matching sizes."""
+    """Raise ValueError unless the tensors have the names and sizes that `Head` describes."""
     inner = shapes.get("weight_in")
     hidden, size = inner if inner is not None and len(inner) == 2 else (None, None)
     wanted = {"weight": (1, hidden or (shapes.get("weight") or (0,))[-1]), "bias": (1,)}
@@ -168,7 +169,7 @@ def _refuse_shapes(folder: Path, shapes: dict[str, tuple[int, ...]]) -> None:
 
 
 def laws_of(evidence: Evidence) -> tuple[Tensor, Tensor]:
-    """Return p and q [B,K,V] as they are judged; at temperature 0 the un-tempered ones."""
+    """Return p and q [B,K,V] as the rule reads them; un-tempered at temperature 0."""
     if evidence.is_greedy:
         log_p, log_q = evidence.raw_logs()
         return log_p.exp(), log_q.exp()
@@ -177,7 +178,7 @@ def laws_of(evidence: Evidence) -> tuple[Tensor, Tensor]:
 
 
 def needed_by(names: Sequence[str]) -> frozenset[str]:
-    """Return what features need from the engine besides p and q: states, and un-tempered laws at temperature 0."""
+    """Return what these features need from the engine besides p and q: states, and un-tempered logits at temperature 0."""
     states = {STATES[name] for name in names if name in STATES}
     return frozenset(states | ({"raw_if_greedy"} if _read_laws(names) else set()))
 
@@ -199,7 +200,7 @@ def seen_by(names: Sequence[str], evidence: Evidence) -> Tensor:
             parts.append(OF_LAWS[name](*laws))
         else:
             state = states[name]
-            assert state is not None, f'a rule that reads it names "{STATES[name]}" in its needs'
+            assert state is not None, f'a rule that reads {name} must name "{STATES[name]}" in its needs'
             parts.append(state)
     return torch.cat([part.float() for part in parts], -1)
 
@@ -225,7 +226,7 @@ def width_of(names: Sequence[str], widths: Mapping[str, int]) -> int:
 
 
 def linear(kind: str, features: Sequence[str], size: int, hidden: int = 0) -> Head:
-    """Return a head that scores 0 everywhere: w = 1/2. With a hidden layer, its inner weights are small and seeded."""
+    """Return a head that scores 0 everywhere, so w = 1/2. Weights of a hidden layer are small and random, with a fixed seed."""
     weights = {"weight": torch.zeros(1, hidden or size), "bias": torch.zeros(1)}
     if hidden:
         generator = torch.Generator().manual_seed(0)

@@ -1,4 +1,4 @@
-"""Rules that judge a block as a whole. The law that they emit at one position is not known without sampling."""
+"""Rules that judge a block as a whole. The law that they emit at a single position is not known in closed form."""
 
 import torch
 from torch import Tensor

@@ -19,8 +19,8 @@ from sdbench.verify.tokenwise import Tokenwise, draw_bonus, keep_until_first_rej
 class Diversed(Tokenwise):
     """DIVERSED (arXiv:2604.07622): the ensemble with w = σ(head(states of draft and target) + offset) at each position.
 
-    Slot i reads the states that predict draft i. Exact at offset = ∞; at −∞ every draft is kept; values in between make one
-    head a curve. Emits w·p + (1 − w)·q of that w. Greedy: as Ensemble, with w at each position.
+    Slot i reads the states that predict draft i. Exact at offset = ∞; at −∞ every draft is kept; values in between give a
+    curve of one head. Emits w·p + (1 − w)·q with this w, for mix="prob". Greedy: as Ensemble, with w at each position.
     """
 
     version: ClassVar[str] = "1"
@@ -54,10 +54,10 @@ class Diversed(Tokenwise):
         return Ensemble(w, self.mix, self.greedy)
 
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        raise TypeError("Diversed must be settled first: its weight depends on states, not on p and q")
+        raise TypeError("call settle first: the weight of Diversed depends on states, not on p and q alone")
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
-        raise TypeError("Diversed must be settled first: its weight depends on states, not on p and q")
+        raise TypeError("call settle first: the weight of Diversed depends on states, not on p and q alone")
 
     def measure(self, evidence: Evidence) -> Measures:
         return self.settle(evidence).measure(evidence)
@@ -68,8 +68,8 @@ class Judge(Joint):
     """Judge decoding (arXiv:2501.19309): x is kept if Exact keeps it, or if the head accepts the target's state at x.
 
     The head accepts if σ(head) ≥ `threshold`. The state is that of x itself, one slot later than the one that predicts it.
-    Rejected drafts are replaced as by Exact. Exact at threshold = ∞. What is accepted depends on the token that was drawn, so
-    neither its expectation nor the bias is known. Greedy: the same with exact match.
+    Rejected drafts are replaced as by Exact. Exact at any threshold above 1. Acceptance depends on the state at the drawn token,
+    so neither its expectation nor the bias is known. Greedy: the same with exact match.
     """
 
     version: ClassVar[str] = "1"

@@ -15,8 +15,8 @@ from sdbench.verify.tokenwise import knob, peak, ratio
 class Lenience(GreedySet):
     """Leviathan et al. 2023, A.5 (arXiv:2211.17192): a = min(1, p/(l·q)); out ≤ p/l. Exact at l = 1. Needs only p and q.
 
-    residual: "target" is r = norm((p − q)+), as in Google's notebook of arXiv:2405.19261, which accepts as often as any rule
-    with its bias; "scaled" is r = norm((p − l·q)+), the paper's formula with l·q for q, which is further from p. Greedy: keeps
+    residual: "target" is r = norm((p − q)+), as in Google's notebook of arXiv:2405.19261; no rule with the same bias accepts
+    more often. "scaled" is r = norm((p − l·q)+), the paper's formula with l·q in place of q; its bias is larger. Greedy: keeps
     x iff p(x) ≥ l·max p, else argmax p.
     """
 
@@ -40,9 +40,9 @@ class Lenience(GreedySet):
 class Lossy(GreedySet):
     """Tran-Thien 2023, as in arXiv:2405.19261 (table 1): a = min(1, p/((1 − α)·q)), r = norm((p/β − q)+).
 
-    Exact at α = 0 and β = 1. The paper requires β ≥ 1 − α. With the β at which Σ max(min(q, p/(1 − α)), p/β) = 1 it is mentored
-    decoding, with β = 1 lenience. Where (p/β − q)+ vanishes, r is p. Needs only p and q. Greedy (ours): keeps x iff p(x) ≥ (1 −
-    α)·max p, else argmax p.
+    Exact at α = 0 and β = 1. The paper requires β ≥ 1 − α. With β = 1 it is lenience; with the β at which Σ max(min(q, p/(1 −
+    α)), p/β) = 1 it is mentored decoding. Where (p/β − q)+ vanishes, r is p. Needs only p and q. Greedy (ours): keeps x iff
+    p(x) ≥ (1 − α)·max p, else argmax p.
     """
 
     version: ClassVar[str] = "1"

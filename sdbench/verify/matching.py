@@ -1,4 +1,4 @@
-"""Rules that read only the target: exact match, and SGLang's two thresholds that relax it."""
+"""Rules that read only the target: exact match, and SGLang's two thresholds, which relax it."""
 
 from dataclasses import dataclass
 from typing import ClassVar
@@ -18,7 +18,7 @@ class WithoutRejected(Tokenwise):
     knows_rejected: ClassVar[bool] = True
 
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
-        raise AssertionError("what replaces a draft depends on it: see replace_rejected")
+        raise AssertionError("the replacement depends on the rejected draft: use replace_rejected")
 
     def replace_rejected(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
         rest = p.masked_fill(dense(x, p.shape[-1]) > 0, 0)
@@ -34,11 +34,10 @@ class WithoutRejected(Tokenwise):
 
 @dataclass(frozen=True, slots=True)
 class ExactMatch(WithoutRejected):
-    """Keeps x iff it is what the target draws: a = p(x), else p without x. Exact, with the least acceptance: Σ p·q ≤ Σ min(p,
-    q).
+    """Keeps x iff a draw from p is x: a = p(x), else p without x. Exact, but accepts less than Exact: Σ p·q ≤ Σ min(p, q).
 
-    Engines do this with drafts of unknown law (transformers for prompt lookup, vLLM in its former "strict" mode). The draw that
-    did not match is the replacement, which is p without x. Needs only p. Greedy: exact match, as Exact.
+    Engines do this with drafts of unknown law (transformers for prompt lookup, vLLM in its former "strict" mode). A draw that
+    differs from x is the replacement, so its law is p without x. Needs only p. Greedy: exact match, as Exact.
     """
 
     version: ClassVar[str] = "1"
@@ -59,9 +58,9 @@ class ExactMatch(WithoutRejected):
 class SGLang(WithoutRejected, GreedySet):
     """SGLang's two thresholds (`speculative_accept_threshold_single`, `_acc`): a = 1 if p(x) ≥ single, else min(1, p/acc).
 
-    A rejected x is replaced from p without x. Exact, as exact match, at single = acc = 1, its defaults. Needs only p. SGLang's
-    trees are not implemented, only the chain, where the mass of tried siblings is p(x). Greedy: keeps x iff p(x) ≥ single, else
-    argmax p.
+    A rejected x is replaced by a draw from p without x. At single = acc = 1, the defaults, it is ExactMatch and so exact. Needs
+    only p. SGLang's trees are not implemented, only chains, where the mass of tried siblings is p(x). Greedy: keeps x iff p(x)
+    ≥ single, else argmax p.
     """
 
     version: ClassVar[str] = "1"

@@ -1,4 +1,4 @@
-"""The members of a rule that other code reads, with their defaults, and the declaration of knobs with their ranges."""
+"""The base class of rules, with defaults for the members that other code reads, and the declaration of knobs with their ranges."""
 
 from collections.abc import Sequence
 from dataclasses import MISSING, Field, field, fields
@@ -15,13 +15,13 @@ INF = float("inf")
 def number(
     default: Any = MISSING, *, low: float = 0, high: float = INF, is_open: bool = False, lossless: float | None = None
 ) -> Any:
-    """Declare a knob in [low, high], or (low, high] if open. A rule is lossless if all such knobs have their `lossless` value."""
+    """Declare a knob in [low, high], or (low, high] if open. A rule is lossless if each knob with a `lossless` value has it."""
     metadata = {"low": low, "high": high, "is_open": is_open}
     return field(default=default, metadata=metadata if lossless is None else {**metadata, "lossless": lossless})
 
 
 class Rule:
-    """A rule without limits, needs, state or a lossless setting. A subclass may override each member, also with a property."""
+    """A rule without limits, needs or state. A subclass may override each member, also with a property."""
 
     version: ClassVar[str] = ""
     limits: ClassVar[Limits] = Limits()
@@ -45,7 +45,7 @@ class Rule:
 
 
 def _check_number(rule: Rule, f: Field[Any]) -> None:
-    """Raise for a value outside the range; convert it to float if the field is one of floats."""
+    """Raise for a value outside the range; convert an integer to float if the field holds floats."""
     value, low, high, is_open = getattr(rule, f.name), f.metadata["low"], f.metadata["high"], f.metadata["is_open"]
     is_number = isinstance(value, int | float | Tensor) and not isinstance(value, bool)
     numbers = torch.as_tensor(value if is_number else torch.nan)
@@ -53,7 +53,7 @@ def _check_number(rule: Rule, f: Field[Any]) -> None:
         limit = f"in {'(' if is_open else '['}{low:g}, {high:g}{')' if high == INF else ']'}"
         raise ValueError(f"{f.name} of {type(rule).__name__} must be a number {limit}, got {value}")
     if isinstance(value, int) and "float" in str(f.type):
-        object.__setattr__(rule, f.name, float(value))  # 1 and 1.0 are one family
+        object.__setattr__(rule, f.name, float(value))  # so that 1 and 1.0 give the same family
 
 
 def _check_choice(rule: Rule, f: Field[Any]) -> None:
@@ -64,7 +64,7 @@ def _check_choice(rule: Rule, f: Field[Any]) -> None:
 
 
 def is_all(*conditions: Tensor | bool) -> Tensor:
-    """Return [B] bool, [1] for numbers: whether all conditions hold, at every position where they are [B,K]."""
+    """Return [B] bool, or [1] if all are numbers: whether all conditions hold; a condition [B,K] must hold at every position."""
     holds = torch.tensor([True])
     for condition in conditions:
         by_row = torch.atleast_1d(torch.as_tensor(condition))

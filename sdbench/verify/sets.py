@@ -1,8 +1,8 @@
 """Rules that keep a draft iff it is in a set of acceptable tokens. The set is a function of the two laws.
 
-Sampled, such a rule keeps all tokens of the set and otherwise draws from p, so it emits q inside the set and the rest of q's
-mass as p. A token-specific speculative cascade with the same set (cascade.py) samples towards the same law and accepts more
-often. Most of these rules were published for temperature 0, where a token outside the set is corrected to argmax p.
+Above temperature 0 such a rule keeps every draft in its set A and otherwise draws from p, so it emits q·1_A + (1 − q(A))·p. A
+token-specific speculative cascade with the same set (cascade.py) samples towards the same law and accepts at least as often. Most
+of these rules were published for temperature 0, where a token outside the set is replaced by argmax p.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class SetRule(GreedySet):
 
 @dataclass(frozen=True, slots=True)
 class KeptSet(SetRule):
-    """A set rule with the set of one round."""
+    """A set rule whose set is already computed, for one round."""
 
     tokens: Tensor  # bool [B,K,V] or [B,K,1]
 
@@ -50,8 +50,8 @@ class KeptSet(SetRule):
 class Typical(SetRule):
     """Typical acceptance (Medusa, arXiv:2401.10774, section 3.3 and code): p(x) > min(ε, δ·exp(−H(p))), H in nats.
 
-    replacement: "target" draws from p, as most engines do; "truncated" from p cut to the set, as Medusa draws its next token.
-    Needs only p. It is never exact. Greedy: the same set of un-tempered laws, else argmax p; Medusa's code uses exact match
+    replacement: "target" draws from p, as most engines do; "truncated" draws from p cut to the set, as Medusa does. Needs only
+    p. It is never exact. Greedy: the same set, computed from the un-tempered law, else argmax p; Medusa's code uses exact match
     there.
     """
 
@@ -80,7 +80,8 @@ class TopKRelaxed(SetRule):
 
     slack: "difference" is TensorRT-LLM's rule (`relaxed_topk`, `relaxed_delta`; its documentation has 15 and 0.5), "ratio" that
     of vLLM's pull requests 22238, 43184 and 45229 (k = 3, δ = 0.5). Both apply it only inside a reasoning span: see `Within`.
-    Needs only p. At temperature 0 it is exact at k = 1 or δ = 0; published for temperature 0, the sampled form is ours.
+    Needs only p. At temperature 0 it is exact at k = 1 or δ = 0, except for ties. The rule was published for temperature 0; the
+    sampled form is ours.
     """
 
     version: ClassVar[str] = "1"
@@ -99,8 +100,8 @@ class TopKRelaxed(SetRule):
 class BiLD(SetRule):
     """BiLD's rollback (arXiv:2302.07863, algorithm 1 and code): keeps x iff −ln p(x) ≤ RB, `threshold`. Needs only p.
 
-    Greedy: the first draft beyond it becomes argmax p. BiLD's other half, a draft that stops where it is unsure, belongs to a
-    drafter. At temperature 0 it is exact at RB = 0; the sampled form is ours.
+    Greedy: the first draft with −ln p(x) > RB becomes argmax p. The other half of BiLD, a draft model that stops where it is
+    unsure, is a matter of the drafter. At temperature 0 it is exact at RB = 0; the sampled form is ours.
     """
 
     version: ClassVar[str] = "1"
@@ -115,7 +116,7 @@ class BiLD(SetRule):
 class SpecDec(SetRule):
     """SpecDec (arXiv:2203.16487, section 3.2): x among the β most likely and ln max p − ln p(x) ≤ τ. Greedy: else argmax p.
 
-    Needs only p. At temperature 0 it is exact at β = 1 or τ = 0; the sampled form is ours.
+    Needs only p. At temperature 0 it is exact at β = 1 or τ = 0, except for ties; the sampled form is ours.
     """
 
     version: ClassVar[str] = "1"
@@ -132,8 +133,8 @@ class SpecDec(SetRule):
 class MARS(SetRule):
     """MARS (arXiv:2601.15498): the target's choice, or its runner-up if that is nearly as likely: p₂/p₁ ≥ θ. Needs only p.
 
-    The paper uses the ratio of logits, which changes if all logits are shifted; here it is the ratio of probabilities. Greedy:
-    else argmax p. At temperature 0 it is exact at θ = 1, except for ties; the sampled form is ours.
+    The paper uses the ratio of logits, which changes if all logits are shifted; here it is the ratio of probabilities. Greedy: a
+    draft outside the set becomes argmax p. At temperature 0 it is exact at θ = 1, except for ties; the sampled form is ours.
     """
 
     version: ClassVar[str] = "1"
@@ -146,7 +147,7 @@ class MARS(SetRule):
 
 
 def kth_largest(p: Tensor, k: int | Tensor) -> Tensor:
-    """Return the k-th largest probability [B,K,1] of each law; the smallest if there are fewer."""
+    """Return the k-th largest probability [B,K,1] of each law; the smallest if k exceeds V."""
     if not isinstance(k, Tensor):
         return p.topk(min(k, p.shape[-1]), -1).values[..., -1:]
     largest = p.topk(min(int(k.max()), p.shape[-1]), -1).values

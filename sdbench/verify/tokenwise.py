@@ -16,26 +16,26 @@ Part = tuple[slice, slice]  # rows and slots
 
 
 class Tokenwise(Rule, ABC):
-    """Accept the drafted x with probability a(x), else draw from r: emits out = q·a + (1 − Σ q·a)·r, known without sampling.
+    """Accept the drafted x with probability a(x), else draw from r. The emitted law is out = q·a + (1 − Σ q·a)·r.
 
-    A subclass defines `accept` and `replace`. They are called on all slots; what they return past the `lengths` of a row is
-    ignored, and they must not raise there: a missing draft counts as rejected with r = p. Knobs are numbers, tensors [B] where
+    A subclass defines `accept` and `replace`. They are called on all slots. What they return past the `lengths` of a row is
+    ignored, but they must not raise there: a missing draft counts as rejected with r = p. Knobs are numbers, tensors [B] where
     rows differ, or [B,K] where `settle` computes them from the evidence.
     """
 
-    draws_if_greedy: ClassVar[bool] = True  # one-hot laws in the sampled formula may draw
-    is_pointwise: ClassVar[bool] = False  # accept at x depends on p(x) and q(x) only; it is then called with V = 1
+    draws_if_greedy: ClassVar[bool] = True  # the sampled formula may draw on one-hot laws too
+    is_pointwise: ClassVar[bool] = False  # a(x) depends on p(x) and q(x) only; `accept` is then called with V = 1
     knows_rejected: ClassVar[bool] = False  # the replacement depends on the draft: `replace_rejected` is overridden
-    # Whether acceptance rises along each knob from its strict end; False where it was seen to fall (docs/audit.md).
+    # Whether acceptance rises along each knob from its strict end; False where it was observed to fall (docs/audit.md).
     is_ordered: ClassVar[bool] = True
 
     @abstractmethod
     def accept(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return a [B,K,V] of laws [B,K,V]."""
+        """Return a [B,K,V] for laws [B,K,V]."""
 
     @abstractmethod
     def replace(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return r [B,K,V] of laws [B,K,V]."""
+        """Return r [B,K,V] for laws [B,K,V]."""
 
     def replace_rejected(self, p: Tensor, q: Tensor, x: Tensor) -> Tensor:
         """Return r_x [B,K,V], the law that replaces the rejected x [B,K]."""
@@ -135,7 +135,7 @@ def keep_until_first_rejection(
     u: Tensor,
     state: Tensor | None = None,
 ) -> Verdict:
-    """Accept up to the first draft that `keep` [B,K] rejects; draw the next token from its correction, or from p if none is.
+    """Accept up to the first draft that `keep` [B,K] rejects; draw the next token from its correction, or from p if there is none.
 
     `correction(evidence, slot [B])` is the law [B,V], or ids [B], that replaces the draft in that slot.
     """
@@ -171,12 +171,15 @@ def measures_of(evidence: Evidence, tv: Tensor, expected: Tensor, bias: Tensor) 
 
 
 def law_size(p: Tensor, q: Tensor) -> int:
-    """Return V, or enough for the largest id where both laws are ids."""
+    """Return V; where both laws are ids, the largest id + 1."""
     return next((law.shape[-1] for law in (p, q) if not is_ids(law)), 0) or int(max(p.max(), q.max())) + 1
 
 
 def in_parts(work: Callable[[Part], Tensor], shape: Sequence[int], size: int, most: int = 0) -> Tensor:
-    """Return `work` [B,K,…] done on some rows and slots at a time: temporaries have at most `most` elements (0: SLICE), or V."""
+    """Return `work` [B,K,…], computed for some rows and slots at a time.
+
+    Temporaries have at most `most` elements (0: SLICE), or V if that is more.
+    """
     num_rows, num_slots = shape
     most = most or SLICE
     slots = max(1, most // (size * max(1, num_rows)))
@@ -198,12 +201,12 @@ def choose_rows(condition: Tensor, law: Tensor, other: Tensor) -> Tensor:
 
 
 def draw_token(law: Tensor, u: Tensor) -> Tensor:
-    """Draw a token [B] of a law [B,V]; ids [B] stay."""
+    """Draw tokens [B] from laws [B,V]; ids [B] are returned unchanged."""
     return law if is_ids(law) else draw(law, u)
 
 
 def ratio(p: Tensor, q: Tensor) -> Tensor:
-    """Return p/q, with the smallest positive number for q = 0."""
+    """Return p/q. Values of q below the smallest normal number are raised to it."""
     return p / q.clamp_min(torch.finfo(q.dtype).tiny)
 
 
@@ -215,7 +218,7 @@ def peak(p: Tensor) -> Tensor:
 def knob(value: Tensor | float, like: Tensor) -> Tensor | float:
     """Return a knob that broadcasts with laws [B,K,V] or values [B,K]: a number, or a tensor [B] or [B,K] with axes added.
 
-    Its complement is knob(1 - value, …), since 1 - knob(value, …) rounds a tensor before it subtracts, and a number after it.
+    Write knob(1 - value, …) for its complement: 1 - knob(value, …) would round a tensor before the subtraction, a number after it.
     """
     if not isinstance(value, Tensor):
         return value

@@ -17,8 +17,7 @@ from sdbench.verify.tokenwise import Tokenwise, Towards, knob, peak, ratio
 class EARS(Tokenwise):
     """EARS (arXiv:2512.13194; vLLM RFC 31483): a = min(1, p/q + β·(1 − max p)), β being `tolerance`; r = norm((p − q)+).
 
-    Exact at β = 0; published at 0.3 to 0.5. Needs only p and q. Greedy: one-hot laws, for which the tolerance is 0 and it is
-    Exact.
+    Exact at β = 0; the paper uses 0.3 to 0.5. Needs only p and q. Greedy: as Exact, since the tolerance is 0 for one-hot laws.
     """
 
     version: ClassVar[str] = "1"
@@ -35,11 +34,11 @@ class EARS(Tokenwise):
 
 @dataclass(frozen=True, slots=True)
 class EASD(Tokenwise):
-    """EASD (arXiv:2512.23765): x is rejected where H(p), H(q) > `entropy` and the `top` tokens of both overlap by `overlap`.
+    """EASD (arXiv:2512.23765): rejects x where H(p), H(q) > `entropy` and at least `overlap` of the `top` tokens are shared.
 
     Such an x is replaced by a draw from p; elsewhere the rule is Exact. In the paper's abstract the test does not depend on x,
-    so both branches emit p: the rule is **exact** at every knob, and accepts less. Its thresholds are not in the abstract;
-    entropy is in nats, overlap a share of `top`. Needs only p and q. Greedy: one-hot laws are never unsure, so it is Exact.
+    so both branches emit p: the rule is **exact** at every setting, and accepts less than Exact. The abstract has no thresholds;
+    here entropy is in nats and overlap a share of `top`. Needs only p and q. Greedy: as Exact, since one-hot laws have entropy 0.
     """
 
     version: ClassVar[str] = "1"
@@ -60,7 +59,7 @@ class EASD(Tokenwise):
         return torch.where(self._is_lost(p, q), p, excess(p, q))
 
     def _is_lost(self, p: Tensor, q: Tensor) -> Tensor:
-        """Return [B,K,1]: whether both are unsure between the same tokens."""
+        """Return [B,K,1]: whether both models are unsure between mostly the same tokens."""
         least = torch.minimum(*(torch.special.entr(law).sum(-1, keepdim=True) for law in (p, q)))
         top = min(self.top, p.shape[-1])
         of_p, of_q = (law.topk(top, -1).indices for law in (p, q))
@@ -73,9 +72,9 @@ class EASD(Tokenwise):
 class Contrastive(Towards, GreedyLaw):
     """Speculative contrastive decoding (arXiv:2311.08981): samples losslessly towards norm(1[p ≥ α·max p]·p^(1 + β)/q^β).
 
-    This law moves away from the draft's, for quality, so the rule accepts less than Exact. Exact at α = β = 0. Where the draft
-    has no mass, the smallest positive number is used. Needs only p and q. Greedy: keeps x iff it is the most likely token of
-    that law computed from un-tempered ones, else that token.
+    This law is further from the draft's than p is, to improve quality, so the rule accepts less than Exact. Exact at α = β = 0.
+    q is raised to the smallest normal number where it is 0. Needs only p and q. Greedy: keeps x iff it is the most likely token
+    of this law, computed from un-tempered laws, else that token.
     """
 
     version: ClassVar[str] = "1"
