@@ -10,7 +10,7 @@ from torch import Tensor
 
 from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Verdict
 
-# Methods that may read a text or the target.
+# Methods that may read texts or the target's values.
 READING = frozenset({"open", "prefill", "prefill_all", "admit", "draft", "observe", "_propose", "feed"})
 
 
@@ -20,15 +20,15 @@ class BaseDrafter(ABC):
     version: ClassVar[str] = ""
     limits: ClassVar[Limits] = Limits()
     needs: ClassVar[frozenset[str]] = frozenset()
-    # Whether each token is drawn from the draft model's distribution at its prefix, and q is that distribution: the audit tests it.
+    # Whether q is the draft model's distribution after each prefix, and tokens are drawn from it. The audit tests this.
     draws_draft_law: ClassVar[bool] = False
     # Whether a drafter that reads the draft model returns its logits and states for rules that read them.
     has_logits: ClassVar[bool] = True
     # Whether `draft` may be called again within a round, for a text that ends in earlier drafts.
     continues_drafts: ClassVar[bool] = False
-    # Whether it reads the target's keys, values or states. If not, the target may read a prompt as late as in its first round.
+    # Whether it reads the target's keys, values or states. If not, the target may read the prompt in its first round only.
     reads_target: ClassVar[bool] = True
-    # Option -> its values that are words: they name no file, though one may be called so.
+    # Option -> values that are keywords: they never name a file, even if a file of this name exists.
     option_words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
 
     @classmethod  # noqa: B027 - empty on purpose, as those below
@@ -37,12 +37,12 @@ class BaseDrafter(ABC):
 
     @classmethod
     def cache_share(cls, config: Any, **options: Any) -> float:
-        """Return the size of the keys and values that it keeps besides the models', as a share of the target's."""
+        """Return the size of the keys and values that it keeps besides those of the models, as a share of the target's."""
         return 0.0
 
     @classmethod
     def build(cls, setup: DraftSetup, **options: Any) -> Self:
-        """Build the drafter with the options of its YAML; a model, the warpers or the tokenizer come from setup."""
+        """Build the drafter with the options of its YAML file; models, warper and tokenizers are in `setup`."""
         return cls(**options)
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:  # noqa: B027
@@ -71,7 +71,7 @@ class BaseDrafter(ABC):
 
 
 class NoDraft(BaseDrafter):
-    """Draft blocks without slots: plain autoregressive decoding is speculation with empty drafts."""
+    """Drafts nothing: plain autoregressive decoding is speculation with empty drafts."""
 
     version: ClassVar[str] = "1"
     reads_target: ClassVar[bool] = False
@@ -81,7 +81,7 @@ class NoDraft(BaseDrafter):
 
 
 def new_tokens(context: Context, sizes: Mapping[int, int]) -> dict[int, list[int]]:
-    """Return the tokens of rows after the first `sizes` of them, without a device synchronisation per row."""
+    """Return {row: its tokens after the first sizes[row]}, without a device synchronisation for each row."""
     lengths = context.lengths.tolist()
     counts = {row: lengths[row] - size for row, size in sizes.items() if row < len(lengths)}
     width = max(counts.values(), default=0)
@@ -103,7 +103,7 @@ def is_number(value: object) -> bool:
 
 
 def num_layers(option: str, count: int, value: int | None, default: int) -> int:
-    """Return an option that selects some of a target's `count` layers but not all; None is the default, at least one."""
+    """Return the value of an option from 1 to `count` − 1, where a target has `count` layers; None gives `default`, at least 1."""
     value = max(1, default) if value is None else value
     if not is_whole(value) or not 1 <= value < count:
         span = f"from 1 to {count - 1}, as the target has {count} layers"

@@ -16,17 +16,17 @@ from sdbench.lm.state_model import count_layers, fuse, layer_parameters
 from sdbench.probs import clamp_nan_ids, draw
 from sdbench.types import Context, DraftBlock
 
-MASK = "mask"  # the weights [K−1,d] in place of the unknown tokens of a block
+MASK = "mask"  # the name of the vectors [K−1,d] that stand for the unknown tokens of a block
 
 
 class BlockDrafter(MTP):
     """Drafts all K positions in one forward pass (DFlash, arXiv:2602.06036); q of a position does not depend on the other
     drafts.
 
-    Slots of the text are those of MTP, in the same cache: slot t reads h(t−1) and token t, and sees the slots up to t. K−1
-    slots after the last token, slot n−1, read h(n−2) and a trained vector instead of a token. They see the whole text and each
-    other. Slot n−1+k predicts token n+k. A row has as many of these slots as it may offer, so its block does not depend on
-    other rows.
+    Slots of the text are those of MTP, in the same cache: slot t reads h(t−1) and token t, and attends to the slots up to t.
+    The last token is in slot n−1. K−1 slots follow; each reads h(n−2) and a trained vector instead of a token, and attends to
+    the whole text and to the others. Slot n−1+k predicts token n+k. A row that may offer m tokens has m−1 of these slots, so
+    its block does not depend on other rows.
     """
 
     version: ClassVar[str] = "1"
@@ -63,7 +63,7 @@ class BlockDrafter(MTP):
         lengths: Tensor,
         u: Tensor,
     ) -> tuple[Tensor, ...]:
-        """As the parent class, by one forward pass of W+K−1 slots: those of the text, the row's block, then padding."""
+        """Draft as the parent class, in one forward pass over W+K−1 slots: new slots of the text, the row's block, then padding."""
         k, weights = u.shape[1], self.model.weights
         slots = torch.arange(ids.shape[1] + k - 1, device=u.device)
         beyond = slots - newest[:, None]  # [B,T], relative to the last token
@@ -94,6 +94,6 @@ class BlockDrafter(MTP):
 def sees(
     last: Tensor, lengths: Tensor, function: Callable[..., Any], row: Any, head: Any, position: Tensor, slot: Tensor
 ) -> Tensor:
-    """Return whether a position sees a slot: by the layer's mask function, or in the block after the last token [B,1,1,1]."""
+    """Return whether a position attends to a slot: if the layer's mask allows it, or both are in the block after token `last`."""
     is_block = (position > last) & (slot > last) & (slot < last + lengths)
     return function(row, head, position, slot) | is_block

@@ -1,4 +1,4 @@
-"""Build drafters by name: find the class, read and check the options of its file."""
+"""Build drafters by name: find the class, and read and check the options of its file."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -15,7 +15,7 @@ INTERNAL = ("name", "choices", "knobs")  # keys of a drafter's file that are not
 
 
 def class_of(drafter: object) -> tuple[Any, Mapping[str, Any]]:
-    """Return the class, and its options from its file; an object is returned unchanged."""
+    """Return a drafter's class and the options of its file; an object is returned unchanged."""
     if not isinstance(drafter, str):
         return drafter, {}
     files = {path.stem: path for path in (config_dir() / "drafter").glob("*.yaml")}
@@ -43,17 +43,17 @@ def build(drafter: object, setup: DraftSetup, options: Mapping[str, Any] | None 
     shares = "draft" in needs and "draft_tokenizer" not in needs
     if shares and setup.draft.vocab_size < (setup.warp.vocab_size or 0):
         raise ValueError(
-            f"drafter={name} needs a draft with the target's tokenizer: take drafter=intersection or drafter=universal"
+            f"drafter={name} needs a draft with the target's tokenizer: use drafter=intersection or drafter=universal"
         )
     if not hasattr(kind, "build"):
-        raise ValueError(f"drafter={name} must have a classmethod build(setup, …): derive it from BaseDrafter")
+        raise ValueError(f"drafter={name} must have a classmethod build(setup, …): derive its class from BaseDrafter")
     rest, policy = policy_in({**defaults, **(options or {})})
     built = kind.build(setup, **rest)  # type: ignore[attr-defined]
     return built if type(policy) is LengthPolicy else VariableLength(built, policy, setup.warp, setup.target.device)
 
 
 def cache_share(drafters: Iterable[Component], config: Any) -> float:
-    """Return the largest share of the target's keys and values that a drafter keeps besides the models' (lm/memory.py)."""
+    """Return the largest of these drafters' `cache_share` (lm/memory.py)."""
     shares = [0.0]
     for drafter in drafters:
         kind, (options, _) = import_object(str(drafter.target)), policy_in(drafter.options)
@@ -63,14 +63,14 @@ def cache_share(drafters: Iterable[Component], config: Any) -> float:
 
 
 def policy_in(options: Mapping[str, Any]) -> tuple[dict[str, Any], LengthPolicy]:
-    """Split a drafter's options into those of its class and the length policy of the others."""
+    """Return the options of a drafter's class, and the length policy that its other options describe."""
     length = {key: options[key] for key in LENGTH_OPTIONS if key in options}
     rest = {key: value for key, value in options.items() if key not in LENGTH_OPTIONS}
     return rest, policy_of(length.pop("length", CONSTANT), length)
 
 
 def calls_sure(kind: type, options: Mapping[str, Any]) -> bool:
-    """Return whether blocks of this drafter may say what it is sure of."""
+    """Return whether this drafter may mark tokens as sure."""
     policy = POLICIES.get(options.get("length", CONSTANT), LengthPolicy)
     return bool(getattr(kind, "calls_sure", False)) or policy.calls_sure
 

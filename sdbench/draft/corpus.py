@@ -1,7 +1,7 @@
-"""A frozen text as token ids, with an index of the occurrences of each context: built once, cached, memory-mapped.
+"""A frozen text as token ids, with an index of the occurrences of each context. It is built once, cached and memory-mapped.
 
-`order` holds the positions of the text sorted by the `depth` tokens before them, the last first: a truncated suffix array of
-the reversed text. It takes eight bytes per token. A position is the number of tokens before it.
+`order` holds the positions of the text, sorted by the `depth` tokens before them in reverse: a truncated suffix array of the
+reversed text. Tokens and order take eight bytes per token. A position is the number of tokens before it.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -21,10 +21,10 @@ from sdbench.lm.load import tokenizer_key
 CACHE = Path(constants.HF_HOME, "sdbench", "corpora")
 FORMAT = 1
 BREAK = -1  # separates two texts: no context crosses it
-PIECE = 1 << 16  # characters that are tokenised at a time, extended to the end of a line
-BATCH = 256  # pieces
-MOST_TOKENS = 1 << 31  # a rank has 31 bits of a key
-LEVELS = 2  # of sorting: each doubles the tokens that are compared
+PIECE = 1 << 16  # characters of a text that are tokenised together, extended to the end of a line
+BATCH = 256  # pieces in a call of the tokenizer
+MOST_TOKENS = 1 << 31  # a key has 31 bits for a rank
+LEVELS = 2  # number of sorts; each after the first doubles the tokens that are compared
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class IndexedCorpus:
 
     @classmethod
     def of_ids(cls, tokens: NDArray[np.int32]) -> "IndexedCorpus":
-        """Sort the positions: by as many tokens as fit into a key, then by keys of keys; equal ones by position."""
+        """Sort the positions by as many tokens as fit into a key, then by pairs of ranks; equal contexts by position."""
         if len(tokens) >= MOST_TOKENS:
             raise ValueError(f"corpus has {len(tokens):,} tokens, and at most {MOST_TOKENS:,} can be indexed")
         bits = max(1, int(tokens.max(initial=0) + 2).bit_length())
@@ -45,7 +45,7 @@ class IndexedCorpus:
         keys, ids = torch.zeros(len(tokens), dtype=torch.int64), torch.from_numpy(tokens)
         for back in range(1, width + 1):
             keys[back:] |= (ids[:-back].long() + 2) << (bits * (width - back))
-        keys, order = torch.sort(keys, stable=True)  # by digits, three times as fast as numpy's
+        keys, order = torch.sort(keys, stable=True)  # a radix sort, three times as fast as numpy's
         for _ in range(LEVELS - 1):
             ranks = torch.empty_like(order)
             ranks[order] = torch.cat((keys[:1] * 0, (keys[1:] != keys[:-1]).cumsum(0)))
@@ -72,7 +72,7 @@ class IndexedCorpus:
                     np.save(part / "tokens.npy", built.tokens)
                     np.save(part / f"order-{built.depth}.npy", built.order)
             except OSError:
-                if not folder.is_dir():  # otherwise another process was faster
+                if not folder.is_dir():  # if it exists, another process built it first
                     raise
         order = next(folder.glob("order-*.npy"))
         # Plain arrays: a slice of a memmap takes ten times as long.
@@ -83,7 +83,7 @@ class IndexedCorpus:
     def occurrences(self, ending: Sequence[int], shortest: int, most: int) -> tuple[list[int], int]:
         """Return at most `most` positions after the longest ending of a text that occurs, and how many tokens agree.
 
-        Of more positions that agree as long, those at equal steps of the order are taken.
+        If more positions agree as long, every n-th of them is taken.
         """
         wanted = list(ending)[::-1]
         first = wanted[: self.depth]
@@ -93,7 +93,7 @@ class IndexedCorpus:
             return [], 0
         low, high = self._around(first[:agreed], where)
         positions = self.order[low:high]
-        # Equal contexts are in the text's order.
+        # Positions with equal contexts are in the order of the text.
         for token in wanted[self.depth :] if agreed == self.depth else []:
             reaching = positions[np.searchsorted(positions, agreed, "right") :]
             agreeing = reaching[self.tokens[reaching - (agreed + 1)] == token]
@@ -112,7 +112,7 @@ class IndexedCorpus:
         return count_common(self._context(index, len(wanted)), wanted) if 0 <= index < len(self.order) else 0
 
     def _around(self, wanted: list[int], where: int) -> tuple[int, int]:
-        """Return the range of indices whose context is `wanted`, which `where` is in or next to: in steps that double."""
+        """Return the range of indices whose context is `wanted`, by doubling steps from `where`, which is in or next to it."""
         back, ahead = 1, 1
         while where >= back and self._context(where - back, len(wanted)) == wanted:
             back *= 2
@@ -126,7 +126,7 @@ class IndexedCorpus:
         return self._before(int(self.order[index]), count)
 
     def _search(self, wanted: list[int], low: int, high: int, *, is_upper: bool = False) -> int:
-        """Return the first index of a range whose context is not below `wanted`, or with is_upper the first that is above it."""
+        """Return the first index of a range whose context is not below `wanted`; with is_upper, the first that is above it."""
         while low < high:
             middle = (low + high) // 2
             before = self._context(middle, len(wanted))
@@ -138,8 +138,8 @@ class IndexedCorpus:
 
 
 def digest_of_corpus(path: Path, *, without: Collection[str] = ()) -> str:
-    """Return the SHA-256 of a records folder's distinct texts, since runs and reports write other files there; of any other
-    folder, or of a file, that of `digest_of_path`.
+    """Return a digest of a corpus: of a records folder its distinct texts alone, since runs and reports write other files there;
+    of any other folder, or of a file, `digest_of_path`.
     """
     if (path / "records").is_dir():
         return digest_of_data(_distinct_texts(path))
@@ -167,7 +167,7 @@ def ids_of(texts: Iterator[str], tokenizer: Any) -> NDArray[np.int32]:
     parts: list[NDArray[np.int32]] = []
     batch: list[str] = []
     fast = getattr(tokenizer, "backend_tokenizer", None)
-    if fast is not None:  # these are set by each call of the tokenizer
+    if fast is not None:  # each call of the tokenizer changes these
         fast.no_truncation()
         fast.no_padding()
 
@@ -189,7 +189,7 @@ def ids_of(texts: Iterator[str], tokenizer: Any) -> NDArray[np.int32]:
 
 
 def refuse_corpus(corpus: object, tokenizer: Any = None, known_key: str | None = None) -> Path:
-    """Return the path of a corpus. ValueError if nothing can be retrieved from it, or its outputs have other tokens."""
+    """Return the path of a corpus. ValueError if it has no texts, or if they were recorded with another tokenizer."""
     if not isinstance(corpus, str | Path) or not str(corpus):
         raise ValueError(f"corpus must name a text file or a records folder, got {corpus}: give drafter.corpus=PATH")
     path = Path(corpus)

@@ -20,10 +20,10 @@ from sdbench.types import Context, DraftBlock, DraftSetup, PartialForward
 class EarlyExit(BaseDrafter):
     """Self-speculative decoding by early exit (LayerSkip, Elhoushi et al. 2024, arXiv:2404.16710).
 
-    A draft writes the keys and values of the first layers where verification would, so there is no second prefill and nothing
-    is stored twice. Verification continues after these layers from the states [B,K+1,d] of the draft, so the last drafted token
-    runs through them too. If a later layer reads more of the first layers than their states and the cache, such as shared keys,
-    verification runs all layers and writes the same keys and values again: `continues` is False.
+    Drafting writes the keys and values of the first layers to where verification would, so there is no second prefill and
+    nothing is stored twice. Verification continues after these layers from their states [B,K+1,d], so the last drafted token
+    also runs through them. If a later layer reads more from the first layers than their last states and the cache, verification
+    runs all layers and writes the same keys and values again: `continues` is False.
     """
 
     version: ClassVar[str] = "1"
@@ -69,7 +69,7 @@ class EarlyExit(BaseDrafter):
     def _propose(
         self, cache: RaggedCache, wanted: Sequence[str], kv_length: int, ids: Tensor, sizes: Tensor, u: Tensor
     ) -> tuple[Tensor, ...]:
-        """Return `draw_tokens` after texts of `sizes` [B] that end in ids [B,1], and the exit's states [B,K+1,d]."""
+        """Return `draw_tokens` for texts of `sizes` [B] that end in ids [B,1], and the states [B,K+1,d] at the exit."""
         k = u.shape[1]
         positions = sizes[:, None] + torch.arange(-1, k, device=u.device)  # [B,K+1]
         *plans, last = self.target.plan(positions, cache, kv_length).split([1] * (k + 1))

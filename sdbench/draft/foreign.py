@@ -14,19 +14,19 @@ from sdbench.lm.cache import Prefix, RaggedCache
 from sdbench.lm.model import LM
 from sdbench.types import Context, Limits
 
-# From logits [B,V] of the draft and uniforms [B]: the ids [B] that it reads next, and what else to keep of a slot.
+# From logits [B,V] of the draft and uniforms [B]: the ids [B] that it reads next, and what else to keep for a slot.
 Choose = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
 
 class ForeignText(Protocol):
     """A row's text in the ids of the draft."""
 
-    ids: list[int]  # at least one
+    ids: list[int]  # not empty
     size: int  # number of target tokens that they represent
 
     @property
     def num_settled(self) -> int:
-        """Return how many of the ids no later token changes."""
+        """Return how many of the ids later tokens cannot change."""
         ...
 
     def copy(self) -> "ForeignText":
@@ -35,7 +35,7 @@ class ForeignText(Protocol):
 
 
 class ForeignDrafter(BaseDrafter):
-    """A draft model over each row's text in its own ids. Only ids that changed are read again."""
+    """A draft model that reads each row's text in its own ids. It runs again only ids that changed."""
 
     limits: ClassVar[Limits] = Limits(draft_model=True)
     needs: ClassVar[frozenset[str]] = frozenset({"draft", "tokenizer", "draft_tokenizer"})
@@ -51,7 +51,7 @@ class ForeignDrafter(BaseDrafter):
     @property
     @abstractmethod
     def facts(self) -> Mapping[str, Any]:
-        """Return how many of the target's tokens the draft has, and the total."""
+        """Return how many of the target's tokens the draft shares, and their total number."""
 
     @abstractmethod
     def begin_text(self, prompt: list[int]) -> ForeignText: ...
@@ -63,14 +63,14 @@ class ForeignDrafter(BaseDrafter):
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:
         self.cache = self.model.cache(num_rows, (capacity + 1) * self.most_ids)
         self.texts: dict[int, Any] = {}
-        self.fed: dict[int, tuple[int, list[int]]] = {}  # what is cached: so many ids of the text, then these
+        self.fed: dict[int, tuple[int, list[int]]] = {}  # cached ids of a row: the first n of its text, then these
 
     def close(self) -> None:
         self.model.give_back(self.cache)
         del self.cache
 
     def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[tuple[ForeignText, Prefix]]:
-        """Read each text but its last id, as far as the draft has positions; a longer text is not drafted (`has_room`)."""
+        """Run each text without its last id, up to the draft's number of positions; longer texts get no drafts (`has_room`)."""
         texts = [self.begin_text(prompt.tolist()) for prompt in prompts]
         readable = [text.ids[:-1][: self.model.limit] for text in texts]
         starts = [torch.tensor(ids, dtype=torch.int64, device=self.model.device) for ids in readable]
@@ -89,7 +89,7 @@ class ForeignDrafter(BaseDrafter):
         self.cache.move(source, row, self.cache.slots)
 
     def read(self, context: Context) -> None:
-        """Append to each row's text what was emitted since the last round."""
+        """Append to each row's text the tokens emitted in the last round."""
         self.extend(self.texts, new_tokens(context, {row: text.size for row, text in self.texts.items()}))
 
     def has_room(self, row: int, count: int) -> bool:
@@ -98,12 +98,12 @@ class ForeignDrafter(BaseDrafter):
         return row in self.texts and len(self.texts[row].ids) + count <= limit
 
     def draw_slots(self, name: Any, rows: Sequence[bool], u: Tensor, choose: Choose) -> tuple[Tensor, ...]:
-        """Draft with u [B,k] after the text of each of these rows: return ids [B,k], their states [B,k,d] and what else was
-        kept.
+        """Draft with u [B,k] after the texts of `rows`; return ids [B,k], their states [B,k,d] and what else `choose` keeps.
 
-        Other rows draft after a text of one id, and the result is ignored. `name`: everything on which `choose` depends.
+        Other rows draft after a text of one id, and their result is ignored. `name`: everything on which `choose` depends.
         """
-        texts, widths = [], [2]  # as after a block that was kept whole, so that most rounds have one shape
+        # After a block that was kept whole two ids are new; with this minimum most rounds have one shape.
+        texts, widths = [], [2]
         for row, is_drafted in enumerate(rows):
             text = self.texts[row] if is_drafted else None
             texts.append([0] if text is None else text.ids)
@@ -111,14 +111,14 @@ class ForeignDrafter(BaseDrafter):
                 count, rest = self.fed[row]
                 common = count + count_common(rest, text.ids[count:])
                 widths.append(len(text.ids) - min(common, len(text.ids) - 1))
-        width = 1 << (max(widths) - 1).bit_length()  # few shapes; ids that are read again give the same values
+        width = 1 << (max(widths) - 1).bit_length()  # few shapes; running ids again gives the same values
         ids = torch.tensor([[0] * (width - len(text)) + text[-width:] for text in texts], device=u.device)
         sizes = torch.tensor([len(text) for text in texts], device=u.device)
         kv_length = self.model.kv_length(max(map(len, texts)) + u.shape[1], self.cache)
         step = partial(self._draw, self.cache, choose)
         drawn, *kept = self.cache.steps(step, name, kv_length, ids, sizes, u)
         for row, slots in enumerate(drawn[:, :-1].tolist()):
-            if row in self.texts:  # the last id was not fed
+            if row in self.texts:  # the last drafted id was not run
                 self.fed[row] = cut(self.texts[row], texts[row] + slots) if rows[row] else (0, [0, *slots])
         return drawn, *kept
 
@@ -138,6 +138,6 @@ class ForeignDrafter(BaseDrafter):
 
 
 def cut(text: ForeignText, ids: list[int]) -> tuple[int, list[int]]:
-    """Return ids that begin like this text as (how many are settled, the rest)."""
+    """Split ids that begin like this text into (the number of settled ids, the rest)."""
     count = min(text.num_settled, len(ids))
     return count, ids[count:]

@@ -1,6 +1,6 @@
 """A confidence gate (PIPO, arXiv:2605.27255): a small head that estimates during drafting whether the target will keep a token.
 
-It reads the draft's distribution alone, so no model runs for it. PIPO's reads the states of a model that was trained for it.
+It reads the draft's distribution alone, so no model runs for it. PIPO's gate reads the states of a model trained for it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,10 +17,10 @@ from sdbench.config import show
 from sdbench.probs import at, clamp_nan_ids, dense, in_float32, is_ids
 from sdbench.types import DraftBlock, DraftSetup
 
-KIND = "gate"  # of its card, its training and its length policy
-DRAFTING = "drafting"  # in its card: `DraftSetup.drafting` of its training
+KIND = "gate"  # name of its kind in cards, in trainings and among length policies
+DRAFTING = "drafting"  # key in its card: `DraftSetup.drafting` at its training
 CHANCE, SLOT = "draft_chance", "slot"
-LEAST = 1e-6  # logarithms are read of no less
+LEAST = 1e-6  # smaller values are raised to this before a logarithm
 SHAPES = ("weight", "shift", "scale")
 
 
@@ -34,7 +34,7 @@ class Gate:
 
     @classmethod
     def load(cls, head: str | None) -> "Gate":
-        """Return the gate of a folder; a folder that is none is a ValueError in a sentence."""
+        """Load the gate of a folder. ValueError if there is none or it is damaged."""
         advice = f"train one with python -m sdbench.train {KIND} model=NAME task=NAME, then drafter.length_head=FOLDER"
         if head is None:
             raise ValueError(f"length={KIND} needs a gate: {advice}")
@@ -53,7 +53,7 @@ class Gate:
 
     @cached_property
     def slopes(self) -> Tensor:
-        """The weights [n] of features that are neither shifted nor scaled."""
+        """The weights [n] for features that are neither shifted nor scaled."""
         return self.weights["weight"] / self.weights["scale"]
 
     @cached_property
@@ -66,10 +66,10 @@ class Gate:
         return x @ self.slopes.to(x.device) + self.offset.to(x.device)
 
     def estimates(self, block: DraftBlock, first: int, num_ids: int, *, of_all: bool = False) -> Tensor:
-        """Return the estimate that the target keeps a token: of the drafted tokens [B,K], or of every token [B,K,V], had it been
-        drafted in a block's slots.
+        """Return the estimated probability that the target keeps the drafted tokens [B,K].
 
-        `first` is how many tokens were drafted before these slots.
+        of_all: return it for every token [B,K,V], as if that token had been drafted. `first` is how many tokens were drafted
+        before these slots.
         """
         law = law_of(block, num_ids)
         x = features_of(self.features, block.tokens, law, first)
@@ -77,13 +77,13 @@ class Gate:
         if not of_all:
             return score.sigmoid()
         score = score[..., None].expand(law.shape)
-        if CHANCE in self.features:  # the only feature that the token itself decides
+        if CHANCE in self.features:  # the only feature that depends on the token itself
             index = self.features.index(CHANCE)
             score = score + self.slopes[index].to(law.device) * (_log(law) - x[..., index, None])
         return score.sigmoid()
 
     def check(self, setup: DraftSetup, drafter: str) -> None:
-        """Raise ValueError where it was trained for other models, another drafter, the path of a class, or other options of it."""
+        """Raise ValueError if it was trained for other models, another `drafter` (the path of a class) or other options of it."""
         trained = f"length_head is a gate of {self.card.get('model', 'another pair')}"
         if self.card["drafter"] != drafter:
             raise ValueError(f"{trained} for {self.card['drafter']}: train one for {drafter}")
@@ -103,7 +103,7 @@ class Gate:
 
 
 def law_of(block: DraftBlock, num_ids: int) -> Tensor:
-    """Return the laws [B,K,V] that a block's tokens were drawn from; at temperature 0 un-tempered where the drafter has them."""
+    """Return the laws [B,K,V] from which a block's tokens were drawn; at temperature 0 un-tempered if the drafter has logits."""
     if is_ids(block.q) and block.logits is not None:
         return in_float32(block.logits).softmax(-1)
     return dense(clamp_nan_ids(block.q, num_ids) if is_ids(block.q) else block.q, num_ids)
@@ -127,9 +127,9 @@ FEATURES = (CHANCE, *OF_LAW, SLOT)
 
 
 def features_of(names: Sequence[str], tokens: Tensor, law: Tensor, first: int = 0) -> Tensor:
-    """Return features [B,K,n] in float64 of tokens [B,K] that were drawn from laws [B,K,V], `first` tokens after a block's begin.
+    """Return features [B,K,n] in float64 of tokens [B,K] drawn from laws [B,K,V]; `first` tokens of the block precede them.
 
-    log q(x); the logarithms of the entropy and of 1 − (largest − second q), which tell q = .999 from q = .99; tokens before.
+    log q(x); the logarithms of the entropy and of 1 − (largest − second q), which tell q = .999 from q = .99; the slot.
     """
     known = {
         CHANCE: lambda: at(law, clamp_nan_ids(tokens, law.shape[-1])),

@@ -1,4 +1,4 @@
-"""Hybrid chain: a model drafts while it is sure; tokens that followed its drafts earlier in the text are copied after them."""
+"""Hybrid chain: a model drafts while it is confident; then tokens that followed its drafts earlier in the text are copied."""
 
 from collections.abc import Sequence
 from typing import Any, ClassVar
@@ -17,10 +17,10 @@ from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Limits, Ver
 
 
 class HybridDrafter(BaseDrafter):
-    """Graft's idea (arXiv:2605.20104) on a chain: looked-up tokens fill the slots that an unsure draft model would fill.
+    """Graft's idea (arXiv:2605.20104) on a chain: once the draft model is unsure, prompt lookup fills the rest of the block.
 
     The model's part ends after its first token with q(x) < threshold, which is offered. Prompt lookup then continues the text
-    with these drafts. q of a copied token is one-hot, as in `PromptLookup`.
+    and these drafts. q of a copied token is one-hot, as in `PromptLookup`.
     """
 
     version: ClassVar[str] = "1"
@@ -50,7 +50,7 @@ class HybridDrafter(BaseDrafter):
 
     def open(self, num_rows: int, capacity: int, cache: Any) -> None:
         self.model.open(num_rows, capacity, cache)
-        self.num_copied = 0  # most copied tokens in the last block of a row; the model has not run them
+        self.num_copied = 0  # most tokens copied in a row of the last block; the model has not run these
 
     def prefill_all(self, prompts: Sequence[Tensor], prefixes: Sequence[Any]) -> list[Any]:
         indices = [self.lookup.prefill(prompt, None) for prompt in prompts]
@@ -76,7 +76,7 @@ class HybridDrafter(BaseDrafter):
 
     def draft(self, context: Context, k: int, lengths: Tensor, u: Tensor, needs: frozenset[str]) -> DraftBlock:
         if "draft_hidden" in needs:
-            raise ValueError("drafter=hybrid has no states for tokens that it looks up: take a rule that reads none")
+            raise ValueError("drafter=hybrid has no states for tokens that it looks up: use a rule that reads none")
         if self.num_copied:
             self.inner.feed(context, self.num_copied)
         block = self.model.draft(context, k, lengths, u, needs)
@@ -103,7 +103,7 @@ class HybridDrafter(BaseDrafter):
         return DraftBlock(tokens, torch.where(is_copy, copied.to(law.dtype), law), offered, logits)
 
     def _copies(self, block: DraftBlock, left: Sequence[int]) -> list[list[int]]:
-        """Return for each row the tokens that followed its text and drafts earlier: at most as many as are left to draft."""
+        """Return for each row the tokens that followed its text and drafts earlier, at most `left`."""
         drafts = [tokens[:size] for tokens, size in zip(block.tokens.tolist(), block.lengths.tolist(), strict=True)]
         copies: list[list[int]] = [[] for _ in drafts]
         for row, text in self.lookup.texts.items():

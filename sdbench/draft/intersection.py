@@ -1,4 +1,4 @@
-"""A draft model with another tokenizer, whose law is restricted to the tokens that the target has too."""
+"""A draft model with another tokenizer, whose law is restricted to tokens that the target also has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,7 +15,7 @@ from sdbench.types import Context, DraftBlock, DraftSetup
 
 @dataclass
 class TranslatedText:
-    """A text as the translations of its tokens in order; all of it is settled."""
+    """A text as the joined translations of its tokens; all ids are settled."""
 
     ids: list[int]
     size: int
@@ -31,8 +31,8 @@ class TranslatedText:
 class IntersectionDrafter(ForeignDrafter):
     """Token-level intersection (Timor et al. 2025, arXiv:2502.05202): q is the draft's law over shared tokens, renormalised.
 
-    Its columns are put in the target's order once, by id. The draft reads the target's text token by token; it spells a token
-    that it does not have in its own tokens. So a text in its ids only grows, and is cached like any other.
+    The map from the draft's ids to the target's is built once. The draft reads the target's text token by token; a token that
+    it does not share is read as several of its own. So a text in its ids only grows, and is cached like any other.
     """
 
     version: ClassVar[str] = "2"
@@ -83,7 +83,7 @@ class IntersectionDrafter(ForeignDrafter):
         return DraftBlock(tokens, laws, lengths, kept, hidden if "draft_hidden" in needs else None)
 
     def _choose(self, raw: Tensor, u: Tensor) -> tuple[Tensor, ...]:
-        """Return the draft's ids [B], and the target's with their laws and logits."""
+        """Return the draft's ids [B], and the target's ids, laws and logits."""
         logits = self._restrict(raw)
         q = self.warp.law(logits)
         token = q if self.warp.is_greedy else draw(q, u)

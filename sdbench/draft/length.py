@@ -13,7 +13,7 @@ from sdbench.draft.policies import LengthPolicy
 from sdbench.probs import Warp, clamp_nan_ids
 from sdbench.types import DRAFTER_NEEDS, Context, DraftBlock, Drafter, Evidence, Limits, Verdict, needs_of
 
-PERCENT = 100  # fitted thresholds are counted in hundredths
+PERCENT = 100  # rounds are counted by fitted threshold, in hundredths
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,8 +26,8 @@ class GrownContext:
 
 
 class VariableLength:
-    """Drafts with another drafter until its policy ends a row's block: token by token if that drafter can continue its drafts
-    (`continues_drafts`), otherwise by cutting its whole blocks.
+    """Drafts with another drafter until the policy ends a row's block: token by token if that drafter can continue its drafts
+    (`continues_drafts`), otherwise by cutting its blocks.
     """
 
     varies_length = True
@@ -44,7 +44,7 @@ class VariableLength:
         self.draws_draft_law = bool(getattr(drafter, "draws_draft_law", False))
         self.calls_sure = policy.calls_sure or bool(getattr(drafter, "calls_sure", False))
         self.reads_history = policy.reads_history or bool(getattr(drafter, "reads_history", False))
-        self.rounds_at = torch.zeros(PERCENT + 1, dtype=torch.long, device=device)  # by the fitted threshold
+        self.rounds_at = torch.zeros(PERCENT + 1, dtype=torch.long, device=device)  # rounds by fitted threshold
 
     @property
     def counts(self) -> Mapping[str, float]:
@@ -83,7 +83,8 @@ class VariableLength:
         self.is_drafting = wanted > 0
         if not width or not self.policy.reads_chance:
             return self.drafter.draft(context, width, wanted, u[:, :width], needs)
-        all_needs = needs | {"raw"} if self.warp.is_greedy else needs  # laws are ids there
+        # At temperature 0 q holds ids, so probabilities are computed from logits.
+        all_needs = needs | {"raw"} if self.warp.is_greedy else needs
         taken: list[DraftBlock] = []
         offered, is_open = torch.zeros_like(wanted), wanted > 0
         for slot, block in enumerate(self._slots(context, wanted, u[:, :width], all_needs)):
@@ -101,9 +102,9 @@ class VariableLength:
         return join(taken, offered, needs)
 
     def _mark_sure(self, block: DraftBlock, slot: int, wanted: Tensor) -> DraftBlock:
-        """Return a slot's block, in which the policy has marked what is sure.
+        """Return the block of a slot with the tokens marked that the policy is sure of.
 
-        Nothing is in the last slot that a row may have, so that a full block, too, ends in a token that is judged.
+        It marks none in the last slot that a row may use, so that a full block also ends with a token that the rule judges.
         """
         sure = self.policy.sure(block, slot, self.warp.vocab_size or 0)
         if sure is None:
@@ -158,5 +159,5 @@ def join(blocks: Sequence[DraftBlock], lengths: Tensor, needs: frozenset[str]) -
         values = [getattr(block, name) for block in blocks]
         if is_wanted and values[0] is not None:
             more[name] = torch.cat(values, 1)
-    # Verification reads the last token of the text before these slots.
+    # Verification also reads the last token of the text, before these slots.
     return DraftBlock(tokens, q, lengths, **more, partial_forward=blocks[0].partial_forward.first(len(blocks) + 1))

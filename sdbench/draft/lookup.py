@@ -12,7 +12,7 @@ from sdbench.types import Context, DraftBlock, DraftSetup
 
 
 class TextDrafter(BaseDrafter):
-    """Drafts from the row's own text, without a model, with an index for each row."""
+    """Drafts from the row's own text, without a model. Each row has an index."""
 
     def __init__(self, shortest: int, longest: int) -> None:
         for name, value in {"shortest": shortest, "longest": longest}.items():
@@ -36,13 +36,13 @@ class TextDrafter(BaseDrafter):
         self.texts = {}
 
     def read(self, context: Context) -> None:
-        """Append to each row's index what was emitted since the last round."""
+        """Append to each row's index the tokens emitted in the last round."""
         for row, tokens in new_tokens(context, {row: len(text) for row, text in self.texts.items()}).items():
             self.texts[row].extend(tokens)
 
     @staticmethod
     def block_of(blocks: Sequence[Sequence[int]], lengths: Tensor) -> DraftBlock:
-        """Return the block of these tokens, as wide as the longest row, each token with all the mass of its law."""
+        """Return the block of these tokens, as wide as the longest row, with one-hot laws."""
         width, device = max(map(len, blocks), default=0), lengths.device
         tokens = torch.tensor(
             [[*block, *[0] * (width - len(block))] for block in blocks], dtype=torch.int64, device=device
@@ -52,8 +52,8 @@ class TextDrafter(BaseDrafter):
 
 class PromptLookup(TextDrafter):
     """Prompt lookup decoding (Saxena 2023): copies what followed the longest earlier occurrence of the text's ending, of
-    `shortest` to `longest` tokens, the latest of equally long ones. A copy that reaches the end of the text continues with
-    itself.
+    `shortest` to `longest` tokens; among equally long ones, the latest. A copy that reaches the end of the text continues with
+    its own tokens.
     """
 
     version: ClassVar[str] = "1"

@@ -18,8 +18,8 @@ from sdbench.types import Context, DraftBlock, Evidence, Verdict
 class Medusa(TrainedDrafter):
     """Independent heads (Cai et al. 2024, arXiv:2401.10774): residual blocks followed by the target's output head.
 
-    Head k predicts token n−1+k from h(n−2), whatever the heads before it have drafted, so q does not depend on them. A block
-    has at most as many tokens as there are heads. One state [d] is kept per row. Weights: weight [K,d,d], bias [K,d].
+    Head k predicts token n−1+k from h(n−2) alone, so its q does not depend on earlier drafts of the block. A block has at most
+    as many tokens as there are heads. One state [d] is kept per row. Weights: weight [K,d,d], bias [K,d].
     """
 
     version: ClassVar[str] = "1"
@@ -52,7 +52,7 @@ class Medusa(TrainedDrafter):
         if not prefix.length:
             return self.weights["bias"].new_zeros(self.weights["bias"].shape[1])
         assert prefix.hidden is not None, "target_hidden is among the needs"
-        return prefix.hidden[-1].clone()  # a view would keep the states of all prompts of that call
+        return prefix.hidden[-1].clone()  # a view would keep the states of all prompts of this call in memory
 
     def admit(self, row: int, prefix: Tensor) -> None:
         self.states[row] = prefix
@@ -75,7 +75,7 @@ class Medusa(TrainedDrafter):
         return DraftBlock(tokens, law, lengths.clamp_max(k), *kept)
 
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
-        """Take the state that predicted the new last token: after m kept drafts, that of slot m."""
+        """Store the state that predicted the new last token: after m kept drafts, that of slot m."""
         assert evidence.target_hidden is not None, "it is among the needs"
         count = len(verdict.accepted)
         rows = torch.arange(count, device=verdict.accepted.device)

@@ -16,11 +16,12 @@ from sdbench.types import Context, DraftBlock, DraftSetup, Limits
 
 
 class ModelDrafter(BaseDrafter):
-    """The pair's draft model, under the warpers of the target.
+    """The pair's draft model, with the temperature, top-k and top-p of the target.
 
-    A round begins with the last two tokens of a text. The first was not run yet if the whole last block was kept; otherwise it
-    is written again, unchanged. So shapes are constant, and nothing has to track what is cached. Only the first round of a
-    text alone in its batch may read more: the rest of its prompt, as the target's does, unless steps are captured.
+    Each round first runs the last two tokens of a text. The first of them has not been run if the previous block was kept
+    whole; otherwise its keys and values are written again, unchanged. So shapes are constant, and nothing tracks what is
+    cached. If a text is alone in its batch, its first round may run more: the rest of its prompt, as the target does in its
+    first round, unless steps are captured.
     """
 
     version: ClassVar[str] = "1"
@@ -31,7 +32,7 @@ class ModelDrafter(BaseDrafter):
     reads_target: ClassVar[bool] = False
 
     cache: RaggedCache  # from open to close
-    num_read: int | None = None  # tokens of a text alone in its batch that are cached before its first round
+    num_read: int | None = None  # cached tokens before the first round of a text that is alone in its batch
 
     def __init__(self, model: LM, warp: Warp) -> None:
         self.model, self.warp = model, warp
@@ -108,11 +109,11 @@ def draw_tokens(
 ) -> tuple[Tensor, ...]:
     """Return tokens [B,K] and laws [B,K,V] after texts that end in ids [B,t], drawn with u [B,K], with logits and states.
 
-    `forward` returns the logits [B,1,V] of the last id and the states [B,t,d] of all.
+    `forward` returns the logits [B,1,V] after the last id and the states [B,t,d] of all ids.
     """
     tokens: list[Tensor] = []
-    choices: list[Tensor] = []  # the same as ids that the vocabulary has
-    block: dict[str, Tensor] = {}  # [K,B,…], to which each slot is written at once: a stack would hold all laws twice
+    choices: list[Tensor] = []  # the same, but ids of the vocabulary where logits are NaN
+    block: dict[str, Tensor] = {}  # [K,B,…], filled slot by slot: torch.stack would hold all laws twice
 
     def slot_of(name: str, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         if name not in block:

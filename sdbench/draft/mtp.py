@@ -1,4 +1,4 @@
-"""Multi-token prediction, EAGLE-1 and EAGLE-3: a trained layer on the target's states and next tokens, then on its own states."""
+"""Multi-token prediction, EAGLE-1 and EAGLE-3: one trained layer reads the target's states and next tokens, then its own states."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -18,7 +18,7 @@ from sdbench.lm.state_model import LAYER, LAYERS, NORMS, StateLM, join
 from sdbench.probs import Warp
 from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Verdict
 
-CHECKPOINT = "checkpoint"  # as a head: the MTP weights in the target's checkpoint
+CHECKPOINT = "checkpoint"  # this value of `head` means the MTP weights in the target's checkpoint
 
 
 class StatePrefix(NamedTuple):
@@ -31,8 +31,9 @@ class StatePrefix(NamedTuple):
 class MTP(TrainedDrafter):
     """The module of DeepSeek-V3 (arXiv:2412.19437, section 2.2) as in Bebop (arXiv:2606.12370): one layer, run K times.
 
-    A round first runs the slots with new target states, one more than the last block had kept, and overwrites what the draft
-    had written there from its own states; the newest of them drafts. In `states` these come first, the newest at `newest`.
+    A round first runs the slots whose target states are new: one more than the number of drafts that the last round kept. This
+    overwrites what was written there from the layer's own states. The last of these slots predicts the first draft. In `states`
+    the new states come first; `newest` is the index of the last one.
     """
 
     version: ClassVar[str] = "1"
@@ -113,7 +114,7 @@ class MTP(TrainedDrafter):
         return pad(self._join(prefix.hidden, prefix.layer_hidden), (0, 0, 1, 0))
 
     def _join(self, hidden: Tensor | None, layer_hidden: Tensor | None) -> Tensor:
-        """Return the states [...,d] that slots read from the target's, [...,d] of its last layer and [...,2d] of two others."""
+        """Return the states [...,d] that slots read, from the target's: [...,d] of its last layer and [...,2d] of two others."""
         assert hidden is not None, "target_hidden is among the needs"
         return join(self.model.weights, hidden if layer_hidden is None else torch.cat((layer_hidden, hidden), -1))
 
@@ -155,9 +156,9 @@ class MTP(TrainedDrafter):
         lengths: Tensor,
         u: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Return `draw_tokens` after texts of `sizes` [B], once ids [B,W] and states [B,W,d] of new slots were run.
+        """Run new slots with ids [B,W] and states [B,W,d]; return `draw_tokens` for texts of `sizes` [B].
 
-        No token depends on how many of them are offered, `lengths` [B].
+        No token depends on `lengths` [B], how many of them are offered.
         """
         width, k = ids.shape[1], u.shape[1]
         begin = (sizes - 1 - newest)[:, None] + torch.arange(width, device=u.device)
@@ -173,19 +174,19 @@ class MTP(TrainedDrafter):
         return draw_tokens(forward, plans, ids, self.warp, u, wanted)
 
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
-        """Take the states of all slots of the block: after m kept drafts, the newest is that of slot m."""
+        """Store the states of all slots of the block; after m kept drafts, the newest is that of slot m."""
         states = self._join(evidence.target_hidden, evidence.layer_hidden)
         count, width = states.shape[:2]
         self._widen(width)
         self.states[:count, :width], self.newest[:count] = states, verdict.accepted
 
     def _widen(self, width: int) -> None:
-        """Allocate space for the states of a block, in sizes that recur."""
+        """Make room for the states of `width` slots in each row."""
         self.states = pad(self.states, (0, 0, 0, max(0, width - self.states.shape[1])))
 
 
 class Eagle(MTP):
-    """EAGLE-1 (Li et al. 2024, arXiv:2401.15077) on a chain: the same layer without norms, trained on the target's states."""
+    """EAGLE-1 (Li et al. 2024, arXiv:2401.15077) on a chain: a layer without norms, trained to predict the target's states."""
 
     kind: ClassVar[str] = "eagle"
     option_words: ClassVar[Mapping[str, tuple[str, ...]]] = {}
@@ -194,8 +195,8 @@ class Eagle(MTP):
 class Eagle3(MTP):
     """EAGLE-3 (Li et al. 2025, arXiv:2503.01840) on a chain: slots read a combination of three of the target's layers.
 
-    The low and the middle layer are those of `low_and_middle`; the last one's state is taken after the final norm. A slot
-    without a target state yet reads the draft's own state, which is not combined with anything.
+    The low and the middle layer are those of `low_and_middle`; the last layer's state is taken after the final norm. A slot that
+    has no target state yet reads the layer's own state, uncombined.
     """
 
     kind: ClassVar[str] = "eagle3"

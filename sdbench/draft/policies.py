@@ -1,7 +1,7 @@
 """Length policies: how many tokens a row drafts, as pure functions of its earlier rounds and its draft so far.
 
-No policy depends on another row, and none drops a token after looking at it: dropping a draft because of what it is biases what
-is emitted (by up to .24 in total variation). So a block ends after the token that ended it.
+No policy depends on other rows, and none drops a drafted token because of its value: that would bias the emitted tokens (by up to
+.24 in total variation). The token at which a policy ends a block is therefore still offered.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ from sdbench.draft.gate import Gate
 from sdbench.probs import at, clamp_nan_ids, in_float32, is_ids
 from sdbench.types import DraftBlock, DraftSetup
 
-FINE, COARSE = 20, 5  # number of equal bins of (0, 1] for probabilities
-MISSED = 3.0  # weight of a missed acceptance against a rejected draft, as in transformers
-ENOUGH = 6  # examined tokens before a threshold is fitted
+FINE, COARSE = 20, 5  # number of equal bins of [0, 1] for probabilities
+MISSED = 3.0  # weight of the false-negative rate, as in transformers
+ENOUGH = 6  # tokens that are examined before a threshold is fitted
 
 
 class LengthPolicy:
@@ -28,41 +28,41 @@ class LengthPolicy:
 
     version: ClassVar[str] = "1"
     least: ClassVar[int] = 1  # the smallest num_draft that leaves a choice
-    reads_chance: ClassVar[bool] = False  # whether a block may end after a token because of its probability
-    reads_history: ClassVar[bool] = False  # whether the row's earlier rounds count
-    calls_sure: ClassVar[bool] = False  # whether it marks tokens as sure, for a rule that keeps them unjudged
+    reads_chance: ClassVar[bool] = False  # whether the probability of a token may end a block
+    reads_history: ClassVar[bool] = False  # whether it reads the row's earlier rounds
+    calls_sure: ClassVar[bool] = False  # whether it marks tokens as sure, for rules that keep these unjudged
     start: ClassVar[Sequence[float]] = ()
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """Return on what it was trained, if it was."""
+        """The card of its trained weights; empty if it has none."""
         return {}
 
     def check(self, kind: type, setup: DraftSetup) -> None:
-        """Raise ValueError where it cannot serve drafters of this class; `setup` has no models yet."""
+        """Raise ValueError if it cannot be used with drafters of this class; `setup` has no models yet."""
 
     def most(self, state: Tensor, lengths: Tensor) -> Tensor:
-        """Return how many tokens [B] may be drafted, at most `lengths` and at least 1 where these are."""
+        """Return how many tokens [B] may be drafted: at most `lengths`, and at least 1 where these are at least 1."""
         return lengths
 
     def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
-        """Return [B] whether another token is drafted after tokens of probabilities chance [B,i], i at least 1."""
+        """Return [B] bool: whether another token is drafted after i ≥ 1 tokens with these probabilities, chance [B,i]."""
         return torch.ones(len(chance), dtype=torch.bool, device=chance.device)
 
     def chance(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor:
-        """Return for the drafted tokens [B,1] of this slot, the only one of `block`, how likely the target is to keep them."""
+        """Return how likely [B,1] the target is to keep the drafted tokens of this slot, the only one of `block`."""
         return chance_of(block)
 
     def sure(self, block: DraftBlock, slot: int, num_ids: int) -> Tensor | None:
-        """Return [B,1,V] which tokens of this slot are kept without being judged, where a rule keeps what is sure; None: none."""
+        """Return [B,1,V] bool: which tokens of this slot are sure, for rules that keep these without judging them; None: none."""
         return None
 
     def thresholds(self, state: Tensor) -> Tensor | None:
-        """Return the threshold on q(x) of each row [B] if it is fitted to the row; the records count the rounds at each."""
+        """Return the threshold on q(x) of each row [B] if it is fitted to the row, else None; records count the rounds at each."""
         return None
 
     def learn(self, state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
-        """Return the state after a round that accepted so many [B] of the tokens offered [B], of chance [B,K]."""
+        """Return the state after a round that accepted `accepted` [B] of `offered` [B] tokens with probabilities chance [B,K]."""
         return state
 
 
@@ -93,9 +93,10 @@ class ConfidenceLength(LengthPolicy):
 
 
 class GateLength(ConfidenceLength):
-    """End after the first token that a trained gate doubts: its estimate that the target keeps it is below `threshold`.
+    """Ends a block after the first token that, by a trained gate, the target keeps with a probability below `threshold`.
 
-    Tokens above are sure. So a rule that keeps what is sure judges the last token of a block alone; at threshold = 1 none is sure.
+    Tokens with an estimate above `threshold` are sure. A rule that keeps sure tokens therefore judges only the last token of a
+    block. At threshold = 1 no token is sure.
     """
 
     calls_sure = True
@@ -122,8 +123,8 @@ class AdaptiveLength(ConfidenceLength):
     """Dynamic speculation lookahead (Mamou et al. 2024, arXiv:2405.04304) as in transformers: a threshold fitted to the row.
 
     Of the thresholds 0, .05, … .95 it uses the one with the lowest false-positive rate + 3·false-negative rate over the tokens
-    examined so far. Until six were examined, with at least one accepted and one rejected, it uses `threshold`. The state counts
-    accepted and rejected tokens by q(x).
+    examined so far. It uses `threshold` until six tokens were examined, at least one of them accepted and one rejected. The
+    state counts accepted and rejected tokens by q(x).
     """
 
     reads_history = True
@@ -134,7 +135,7 @@ class AdaptiveLength(ConfidenceLength):
         totals = torch.stack((accepted.sum(-1), refused.sum(-1)), -1)
         missed = (accepted.cumsum(-1) - accepted) / totals[:, :1].clamp_min(1)
         wasted = 1 - (refused.cumsum(-1) - refused) / totals[:, 1:].clamp_min(1)
-        tie = torch.arange(FINE, device=state.device) * 1e-5  # of equal ones the lowest
+        tie = torch.arange(FINE, device=state.device) * 1e-5  # the lowest of equally good thresholds
         fitted = (wasted + MISSED * missed + tie).argmin(-1) / FINE
         return torch.where((totals.min(-1).values > 0) & (totals.sum(-1) >= ENOUGH), fitted, self.threshold)
 
@@ -146,10 +147,10 @@ class AdaptiveLength(ConfidenceLength):
 
 
 class ValueLength(LengthPolicy):
-    """Drafts on while the expected tokens of the round per cost grow, as vLLM's adaptive verification, for each row.
+    """Drafts on while the expected tokens per cost of the round grow, as vLLM's adaptive verification, but for each row alone.
 
     A round of k drafts is expected to emit 1 + a₁ + a₁a₂ + … tokens and costs 1 + k·price target calls. The acceptance of a
-    drafted token is estimated from the row's tokens of similar q(x), that of the next token from all of them.
+    drafted token is estimated from the row's tokens with similar q(x), that of the next token from all its tokens.
     """
 
     least, reads_chance, reads_history = 2, True, True
@@ -161,7 +162,7 @@ class ValueLength(LengthPolicy):
     def goes_on(self, state: Tensor, chance: Tensor) -> Tensor:
         accepted, refused = state.split(COARSE, -1)
         middle = (torch.arange(COARSE, device=state.device) + 0.5) / COARSE
-        estimates = (accepted + 2 * middle) / (accepted + refused + 2)  # a prior that counts as two tokens
+        estimates = (accepted + 2 * middle) / (accepted + refused + 2)  # the prior counts as two tokens
         overall = (accepted.sum(-1) + 1.5) / (state.sum(-1) + 2)
         survival = estimates.gather(1, part_of(chance, COARSE)).cumprod(1)
         price = 1 + chance.shape[1] * self.price
@@ -182,7 +183,7 @@ POLICIES: Mapping[str, type[LengthPolicy]] = {
 
 
 def policy_of(name: str, options: Mapping[str, Any]) -> LengthPolicy:
-    """Return the policy of this name with its options, given as `drafter.length_…`; None is the default."""
+    """Return the policy of this name with its options, given as `drafter.length_…`; None stands for the default."""
     if name not in POLICIES:
         raise ValueError(f"length={name} is not a length policy {nearest(str(name), sorted(POLICIES))}")
     kind = POLICIES[name]
@@ -202,7 +203,7 @@ def share(name: str, value: Any) -> float:
 
 
 def chance_of(block: DraftBlock) -> Tensor:
-    """Return q(x) [B,K] of the tokens; at temperature 0 from the un-tempered law, and 1 if the drafter has no law."""
+    """Return q(x) [B,K] of the tokens. Where q is ids it comes from the un-tempered law, or is 1 if there are no logits."""
     law = block.q
     if is_ids(law):
         if block.logits is None:
@@ -217,7 +218,7 @@ def part_of(chance: Tensor, parts: int) -> Tensor:
 
 
 def count(state: Tensor, chance: Tensor, offered: Tensor, accepted: Tensor) -> Tensor:
-    """Return counts [B,2P] of accepted, then of rejected tokens by probability, with those of a round [B,K] added."""
+    """Return the counts [B,2P] of accepted, then of rejected tokens by probability, with the tokens of a round [B,K] added."""
     parts, slots = state.shape[1] // 2, torch.arange(chance.shape[1], device=chance.device)
     is_accepted = slots < accepted[:, None]
     is_examined = slots < torch.minimum(offered, accepted + 1)[:, None]

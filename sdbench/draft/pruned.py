@@ -1,4 +1,4 @@
-"""The target without some of its layers as the draft: without those that change their input least."""
+"""The target without some consecutive layers as the draft: without those that change their input least."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from sdbench.lm.pruned import PrunedLM, angular_distances, sample_texts
 from sdbench.types import DraftSetup, Limits
 
 CACHE = Path(constants.HF_HOME, "sdbench", "pruned")
-METHOD = "1"  # raise it when the same weights and texts would give other distances
+METHOD = "1"  # increase it if a change of the code gives other distances
 NO_LOGIT = ("_name_or_path", "transformers_version", "architectures")  # configuration keys that change no logit
 
 
@@ -28,13 +28,13 @@ class PrunedDrafter(ModelDrafter):
     """Depth pruning (Gromov et al. 2024, arXiv:2403.17887): of all runs of consecutive layers of the required length, the one
     with the smallest angular distance between its input and output is left out. Nothing is trained.
 
-    The weights are the target's. Keys and values are not, because layers after the gap have other states.
+    It shares the target's weights, but not its keys and values, because layers after the gap have other states.
     """
 
     version: ClassVar[str] = "1"
     limits: ClassVar[Limits] = Limits()
     needs: ClassVar[frozenset[str]] = frozenset()
-    draws_draft_law: ClassVar[bool] = False  # that of the pair's draft model
+    draws_draft_law: ClassVar[bool] = False  # it does not use the pair's draft model
     facts: Mapping[str, Any] = {}  # for the records
 
     @classmethod
@@ -62,7 +62,7 @@ class PrunedDrafter(ModelDrafter):
             distances = angular_distances(target, [torch.as_tensor(x, device=target.device) for x in ids], num_dropped)
             write_distances(key, distances)
         start = min(range(len(distances)), key=distances.__getitem__)
-        if key not in target.pruned:  # one at a time: weights may have changed
+        if key not in target.pruned:  # only one is kept, since weights may have changed
             others = {name: lm for name, lm in target.pruned.items() if not isinstance(lm, PrunedLM)}
             target.pruned = {**others, key: PrunedLM(target, range(start, start + num_dropped))}
         model = target.pruned[key]
@@ -94,7 +94,7 @@ class PrunedDrafter(ModelDrafter):
 
 
 def kept_of(count: int, keep_layers: int | None) -> int:
-    """Return how many of `count` layers draft; None: three quarters of them, at least one."""
+    """Return how many of `count` layers are kept; None: three quarters of them, at least one."""
     return num_layers("keep_layers", count, keep_layers, count * 3 // 4)
 
 
@@ -131,7 +131,7 @@ def write_distances(key: str, distances: Sequence[float]) -> None:
     try:
         CACHE.mkdir(parents=True, exist_ok=True)
         write_whole(CACHE / f"{key}.json", json.dumps(distances))
-    except OSError as error:  # this costs time only
+    except OSError as error:  # without the file, later runs only take longer
         warn(
             f"the distances of drafter=pruned cannot be kept in {CACHE} ({error}): the next run measures them again",
             stacklevel=2,

@@ -11,15 +11,15 @@ from sdbench.draft.suffix import Drawn, SuffixDrafter
 from sdbench.probs import Warp
 from sdbench.types import Context, DraftSetup
 
-MOST = 256  # most occurrences that are counted
+MOST = 256  # at most this many occurrences are counted
 
 
 class RetrievalDrafter(SuffixDrafter):
     """REST's datastore (He et al. 2023, arXiv:2311.08252) on a chain: suffix statistics over a corpus instead of the row's
     text.
 
-    It follows at most MOST occurrences of the longest ending of `shortest` to `longest` tokens that occurs in the corpus, then
-    drafts like `SuffixDrafter`. Nothing is kept per row.
+    It finds the longest ending of the text, of `shortest` to `longest` tokens, that occurs in the corpus, and drafts like
+    `SuffixDrafter` from at most MOST of its occurrences. Nothing is kept per row.
     """
 
     version: ClassVar[str] = "3"

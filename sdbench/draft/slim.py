@@ -16,7 +16,7 @@ from sdbench.types import Context, DraftBlock
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """The verdict of a slim verifier on c drafted slots: values by name and slot, [B,c,…], and states [B,c+1,d]."""
+    """The verdict of a slim verifier on c drafted slots: tensors [B,c,…] by name, and states [B,c+1,d]."""
 
     # tokens, q, states, sure if requested, and logits if the draft has them, as in DraftBlock
     by_slot: dict[str, Tensor]
@@ -25,9 +25,9 @@ class Judged:
 
 
 class SlimVerifier:
-    """The first `num_layers` layers of the target with its final norm and head, which `EarlyExit` uses as a draft.
+    """The first `num_layers` layers of the target with its final norm and head: the same part that `EarlyExit` drafts with.
 
-    The target's forward pass continues from their states (`continues`).
+    `continues`: whether the target's forward pass continues from their states.
     """
 
     cache: RaggedCache  # the target's, from open to close
@@ -47,7 +47,7 @@ class SlimVerifier:
     def judge(
         self, context: Context, block: DraftBlock, u: Tensor, low: float, high: float, *, is_marked: bool
     ) -> Judged:
-        """Judge a block [B,c] that was drafted after these texts, with uniforms u [B,c]; `is_marked`: say what is sure."""
+        """Judge a block [B,c] that was drafted after these texts, with uniforms u [B,c]. is_marked: return which are sure."""
         ids = torch.cat((context.tokens.gather(1, context.lengths[:, None] - 1), block.tokens), 1)
         logits = () if block.logits is None else (block.logits,)
         kv_length = self.target.kv_length(context.longest + block.tokens.shape[1], self.cache)
@@ -82,7 +82,7 @@ class SlimVerifier:
         q: Tensor,
         *logits: Tensor,
     ) -> tuple[Tensor, ...]:
-        """Judge ids [B,1+c], the first of them the last token of texts of `sizes` [B], by laws q [B,c,V] and `logits`."""
+        """Judge ids [B,1+c], of which the first ends texts of `sizes` [B] and the others were drafted with laws q [B,c,V]."""
         positions = sizes[:, None] + torch.arange(-1, ids.shape[1] - 1, device=ids.device)
         plan = self.target.plan(positions, cache, kv_length)
         drafts, valid = ids[:, 1:], clamp_nan_ids(ids, self.num_ids)
@@ -108,12 +108,12 @@ class SlimVerifier:
 
 
 def slim_layers(count: int, exit_layer: int | None) -> int:
-    """Return how many of `count` layers judge; None: half of them, at least one."""
+    """Return the number of layers of the slim verifier, of `count`; None: half of them, at least one."""
     return num_layers("exit_layer", count, exit_layer, count // 2)
 
 
 def redraw(laws: Tensor, chance: Tensor, rest: Tensor, is_kept: Tensor) -> Tensor:
-    """Draw the token [B,1] of the first slot that is not kept, from its law of `laws` [B,c,V]; what follows it is dropped."""
+    """Draw the token [B,1] of the first slot that is not kept, from its law in `laws` [B,c,V]; later slots are dropped."""
     first = is_kept.long().cumprod(1).sum(1, keepdim=True).clamp_max(is_kept.shape[1] - 1)
     law = laws.gather(1, first[..., None].expand(-1, -1, laws.shape[-1]))
     chance, rest = chance.gather(1, first), rest.gather(1, first)
@@ -121,15 +121,15 @@ def redraw(laws: Tensor, chance: Tensor, rest: Tensor, is_kept: Tensor) -> Tenso
 
 
 def mix(q: Tensor, s: Tensor, low: float, high: float) -> tuple[Tensor, Tensor, Tensor]:
-    """Return s/q for each token, the law of a token after a slim verifier, and the law from which it redraws.
+    """Return s/q for each token, the law of a token after the slim verifier, and the law from which it redraws.
 
-    q is the draft's law, s the slim verifier's; all [...,V]. Where min(1, s/q) is from low to high it keeps a token with this
-    probability, or draws another. Large laws take as long as they are read, so results go into memory that is at hand.
+    q is the draft's law, s the slim verifier's; all [...,V]. If low ≤ min(1, s/q) ≤ high, the slim verifier keeps a token with
+    this probability, and otherwise redraws it. Memory access takes most of the time for large laws, so tensors are reused.
     """
-    ratio = s / q  # 0/0 is NaN, which is nowhere between
-    # 1.0 or 0.0: a product with it takes a quarter of the time of torch.where.
+    ratio = s / q  # 0/0 is NaN, which is in no range
+    # 1.0 or 0.0: multiplying by it takes a quarter of the time of torch.where.
     is_between = ratio.clamp(low, high).eq_(ratio)
     over = s - q
-    left = over.clamp_max(0).mul_(is_between)  # minus what is redrawn
+    left = over.clamp_max(0).mul_(is_between)  # minus the mass that is redrawn
     redrawn = normalise(over.clamp_min_(0), s)
     return ratio, torch.addcmul(q, redrawn, left.sum(-1, keepdim=True), value=-1).add_(left), redrawn

@@ -1,4 +1,4 @@
-"""A text in the ids of two tokenizers, by decoding and encoding a window: ids before the window do not change any more."""
+"""A text in the ids of two tokenizers, kept by decoding and encoding a window. Ids before the window no longer change."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,14 +11,16 @@ SAMPLED = 1000  # ids that a tokenizer's check decodes and encodes
 
 
 class Speller:
-    """Decodes and encodes with a tokenizer, without special tokens, one text at a time, because batches wait for threads; without
-    the offsets of tokens, which take an eighth of the time.
+    """Decodes and encodes with a tokenizer, without special tokens.
+
+    Texts are encoded one at a time, because batches wait for threads, and without the offsets of tokens, which would take an
+    eighth of the time.
     """
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         self.fast = getattr(tokenizer, "backend_tokenizer", None)
-        if self.fast is not None:  # these are set by each call of the tokenizer
+        if self.fast is not None:  # each call of the tokenizer changes these
             self.fast.no_truncation()
             self.fast.no_padding()
 
@@ -35,14 +37,14 @@ class Speller:
 
 
 def refuse_undecodable(tokenizer: Any, name: str) -> None:
-    """Raise ValueError for a tokenizer that does not encode the texts of ids to texts that decode the same."""
+    """Raise ValueError for a tokenizer that does not reproduce the texts of its ids when they are encoded and decoded."""
     speller, special = Speller(tokenizer), set(tokenizer.all_special_ids)
     ids = [index for index in range(0, len(tokenizer), max(1, len(tokenizer) // SAMPLED)) if index not in special]
     before = speller.ids_of(["a"])[0]  # a first token may lose its space
     try:
         texts = [text for text in speller.texts_of([[*before, index] for index in ids]) if UNKNOWN not in text]
         back = speller.texts_of(speller.ids_of(texts))
-    except Exception as error:  # whatever a tokenizer's own code raises
+    except Exception as error:  # a tokenizer's own code may raise anything
         raise ValueError(f"the tokenizer of the {name} cannot decode its own ids ({error})") from error
     changed = [(text, other) for text, other in zip(texts, back, strict=True) if text.strip() != other.strip()]
     if not texts or 2 * len(changed) > len(texts):
@@ -55,9 +57,9 @@ def refuse_undecodable(tokenizer: Any, name: str) -> None:
 
 @dataclass
 class SpelledText:
-    """A text of the target's tokens in the ids of the draft, as the draft's tokenizer splits it after `settled`.
+    """A text of the target's tokens and its draft ids `ids`: `settled`, which no longer change, and those of the window.
 
-    The window holds the target's last tokens. Its first `num_lead` are only context; `lead_ids` are their draft ids.
+    The window holds the last tokens of the target. Its first `num_lead` are context only; `lead_ids` are their draft ids.
     """
 
     settled: list[int]
@@ -79,7 +81,7 @@ class SpelledText:
 
 @dataclass(frozen=True, slots=True)
 class WrittenDraft:
-    """The ids that a draft wrote; `is_ended`: a special token followed."""
+    """The ids that a draft wrote; `is_ended`: a special token followed them."""
 
     ids: list[int]
     is_ended: bool
@@ -94,13 +96,13 @@ class SpelledBlock:
 
 
 class Spelling:
-    """Keeps texts of a target's tokens in a draft's ids. A window of 2 to 3 times `look_behind` tokens is decoded and encoded
-    again as a text grows, and moves on where that changes no id.
+    """Keeps texts of a target's tokens in a draft's ids. As a text grows, a window of 2 to 3 times `look_behind` tokens is decoded
+    and encoded again. The window moves forward where this changes no id.
     """
 
     def __init__(self, target: Any, draft: Any, look_behind: int) -> None:
         self.target, self.draft, self.look_behind = Speller(target), Speller(draft), look_behind
-        self.begin: list[int] = list(draft("")["input_ids"])  # the ids with which the draft's texts begin
+        self.begin: list[int] = list(draft("")["input_ids"])  # the ids at the beginning of each text of the draft
 
     def begin_text(self, prompt: list[int]) -> SpelledText:
         text = SpelledText(list(self.begin), [], 0, list(self.begin) or [0])
@@ -110,8 +112,8 @@ class Spelling:
         return text
 
     def extend(self, texts: Mapping[int, SpelledText], new: Mapping[int, list[int]]) -> None:
-        """Append tokens to texts. If they change how the text before the window is encoded, or end within a character, the ids
-        stay as they were and the text is not open.
+        """Append tokens to texts. If they change the ids of the window's context, or end within a character, the draft ids stay
+        as they were and the text is not open.
         """
         grown = [texts[row] for row in new]
         for text, tokens in zip(grown, new.values(), strict=True):
@@ -127,8 +129,8 @@ class Spelling:
                     self._move(text, ids)
 
     def _move(self, text: SpelledText, ids: list[int]) -> None:
-        """Move the window to after tokens that more text does not change: encoded alone they are a prefix of `ids`, the
-        encoding of the whole window, and the rest has the same ids after its own context.
+        """Move the window past tokens whose draft ids can be settled: encoded alone, their text gives a prefix of `ids`, which
+        encode the whole window, and the rest has the same ids after a context of `look_behind` tokens.
         """
         for stop in range(len(text.window) - self.look_behind, text.num_lead, -1):
             (ids_before,) = self.draft.ids_of(self.target.texts_of([text.window[:stop]]))
@@ -145,7 +147,7 @@ class Spelling:
     def spell(
         self, texts: Sequence[SpelledText], drafts: Sequence[WrittenDraft], limits: Sequence[int]
     ) -> list[SpelledBlock]:
-        """Return what the draft wrote after open texts in at most so many of the target's tokens."""
+        """Return what the draft wrote after open texts as tokens of the target, at most `limits` for each text."""
         rows: list[list[int]] = []
         for text, draft in zip(texts, drafts, strict=True):
             lead = text.ids[-self.look_behind :]
@@ -160,7 +162,7 @@ class Spelling:
         encoded = iter(self.target.ids_of(spelled))
         blocks: list[SpelledBlock] = []
         for context, before, shorter, whole, limit in zip(contexts, tails, encoded, encoded, limits, strict=True):
-            if not _begin_with(before, shorter, whole):  # seldom: most often the text itself comes back
+            if not _begin_with(before, shorter, whole):  # rare: encoding mostly gives the text's own tokens
                 (before,) = self.target.ids_of([context])
             blocks.append(_block_of(before, shorter, whole, limit))
         return blocks
@@ -171,7 +173,7 @@ def _begin_with(before: list[int], *rows: list[int]) -> bool:
 
 
 def _block_of(before: list[int], shorter: list[int], whole: list[int], limit: int) -> SpelledBlock:
-    """Return what follows `before` in `whole` as far as `shorter` has it too; nothing if `before` is not a prefix of both."""
+    """Return what follows `before` in `whole`, as far as `shorter` agrees; nothing if `before` is not a prefix of both."""
     count, common = len(before), count_common(shorter, whole)
     tokens = whole[count:common] if _begin_with(before, whole[:common]) else []
     return SpelledBlock(tokens[:limit], max(0, min(limit, len(whole) - count) - len(tokens)))

@@ -22,11 +22,11 @@ Drawn = tuple[int, Counter[int]]  # a token, and the counts from which it was dr
 class SuffixDrafter(TextDrafter):
     """SuffixDecoding's statistics (Oliaro et al. 2024, arXiv:2411.04975) over a row's own prompt and output.
 
-    It follows the earlier occurrences that agree longest with the text's ending. q of the first token is the share of each
-    token that follows them; a drawn token keeps the occurrences that continue with it. A block is at most `factor` times as
-    long as the agreement, and ends before a distribution whose likeliest token has a share below `least`, which does not depend
-    on a drawn token. Unlike in the paper, other requests' outputs are not read: what is emitted would depend on the order of
-    the requests.
+    It follows the earlier occurrences that agree longest with the text's ending. q of the first slot is the share of each token
+    among those that follow them. After a token is drawn, only the occurrences that continue with it are followed further. A
+    block is at most `factor` times as long as the agreement. It ends before the first slot whose likeliest token has a share
+    below `least`, a test that does not depend on the token drawn there. Unlike in the paper, other requests' outputs are not
+    read, because texts would then depend on the order of the requests.
     """
 
     version: ClassVar[str] = "2"
@@ -64,7 +64,7 @@ class SuffixDrafter(TextDrafter):
         return DraftBlock(block.tokens, q, block.lengths, law.log() if "raw" in needs else None)
 
     def _law_of(self, blocks: Sequence[Sequence[Drawn]], width: int, device: torch.device) -> Tensor:
-        """Return the law [B,width,V] of each slot; slots that are not offered have the token 0."""
+        """Return the law [B,width,V] of each slot; in slots that are not offered it is all on token 0."""
         places: list[int] = []
         chances: list[float] = []
         for row, drawn in enumerate(blocks):
@@ -115,7 +115,7 @@ class SuffixDrafter(TextDrafter):
 
 
 def likeliest(counts: Counter[int]) -> int:
-    """Return the token with the highest count: of equal ones the lowest id, as `argmax` of their law does."""
+    """Return the token with the highest count, the lowest id among equals, as `argmax` of their law does."""
     return min(counts, key=lambda token: (-counts[token], token))
 
 

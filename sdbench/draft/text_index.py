@@ -7,11 +7,11 @@ MIX = 0x9E3779B1  # Knuth's multiplier, 2^32 over the golden ratio
 
 
 class TextIndex:
-    """A text with the earlier occurrences of its last tokens, which can be copied without reading the text again.
+    """A text with an index of the earlier occurrences of its ending. A copy does not index the text again.
 
     A position is the number of tokens before it; 0 means none. `newest[h]` is the last position whose `shortest` preceding
-    tokens hash to h, and `before[i]` the last one before position i + 1 with the same hash. Comparing the tokens removes
-    collisions.
+    tokens hash to h, and `before[i]` the last position before i + 1 with the same hash. Collisions are removed by comparing
+    tokens.
     """
 
     def __init__(self, shortest: int, tokens: Sequence[int] = ()) -> None:
@@ -56,7 +56,7 @@ class TextIndex:
     def earlier(self, longest: int) -> Iterator[tuple[int, int]]:
         """Yield (position, length) of each earlier occurrence of the text's ending, latest first.
 
-        `length` tokens agree, at least `shortest`; the count stops at `longest`.
+        `length` is the number of tokens that agree, from `shortest`, counted up to `longest`.
         """
         tokens, end = self.tokens, len(self.tokens)
         position = self.before[-1] if end else 0
@@ -69,13 +69,13 @@ class TextIndex:
             position = self.before[position - 1]
 
     def longest_earlier(self, longest: int) -> tuple[list[int], int]:
-        """Return the positions of those `earlier` occurrences that agree longest, latest first, and the length (0: none)."""
+        """Return the positions of the earlier occurrences that agree longest, latest first, and this length (0: none)."""
         tokens, before = self.tokens, self.before
         ending = tokens[: -longest - 1 : -1]
         positions: list[int] = []
         agreed, position = self.shortest, before[-1] if tokens else 0
         while position:
-            # One token tells of most occurrences that they agree less.
+            # For most occurrences one comparison shows that they agree less.
             if position >= agreed and tokens[position - agreed] == ending[agreed - 1]:
                 length, most = 0, min(len(ending), position)
                 while length < most and tokens[position - 1 - length] == ending[length]:

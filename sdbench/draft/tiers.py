@@ -19,10 +19,11 @@ from sdbench.types import Context, DraftBlock, Drafter, DraftSetup, Evidence, Li
 class Tiers(BaseDrafter):
     """VIA-SD's three tiers (arXiv:2606.12243) as a wrapper of a drafter that continues its drafts.
 
-    It drafts `chunk` tokens at a time. The slim verifier would keep a token with probability a = min(1, s/q). From low to high
-    it does so or draws another token from norm((s − q)+). The block ends after the first token with a < low, which is offered.
-    So the law of a token is q·a where low ≤ a ≤ high, q elsewhere, and the mass missing to 1 times norm((s − q)+). Rules get
-    this law as q, so every lossless rule stays lossless. A token with a > high is sure; at high = 1 there is none.
+    The drafter drafts `chunk` tokens at a time. For each, a = min(1, s/q), where s is the slim verifier's law. If low ≤ a ≤
+    high, the slim verifier keeps the token with probability a, and otherwise redraws it from norm((s − q)+). The block ends
+    after the first token with a < low, which is offered. So the law of a token is q·a where low ≤ a ≤ high and q elsewhere,
+    plus the remaining mass times norm((s − q)+). Rules get this law as q, so every lossless rule stays lossless. A token with
+    a > high is sure; at high = 1 no token is.
     """
 
     version: ClassVar[str] = "1"
@@ -95,7 +96,7 @@ class Tiers(BaseDrafter):
             is_open = is_open & (count > 0) & ~judged.is_last.gather(1, end)[:, 0] & (grown.lengths < lengths)
         if not grown.slots:
             return DraftBlock.empty(lengths)
-        if bool(is_redrawn.any()):  # the states after these drafts are still those of the replaced tokens
+        if bool(is_redrawn.any()):  # the newest states of these rows still belong to the replaced tokens
             grown.write({"states": self.slim.begin(grown.texts())})
         width = int(grown.lengths.max())
         states = grown.slots.pop("states")[:, : width + 1]
@@ -105,7 +106,7 @@ class Tiers(BaseDrafter):
 
 
 class GrowingBlock:
-    """Drafts after texts, of different lengths in each row. Later slots are overwritten."""
+    """Drafts after texts, with a length of its own for each row. What is in later slots will be overwritten."""
 
     def __init__(self, context: Context, room: int, num_ids: int) -> None:
         self.context, self.room, self.num_ids = context, room, num_ids

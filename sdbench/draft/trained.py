@@ -21,7 +21,7 @@ class TrainedDrafter(BaseDrafter):
     verdict that kept m drafts the newest state is target_hidden[:, m].
     """
 
-    kind: ClassVar[str]  # of its card, its training and its YAML
+    kind: ClassVar[str]  # its name in cards, trainings and configurations
     needs: ClassVar[frozenset[str]] = frozenset({"target_hidden"})
 
     @abstractmethod
@@ -30,7 +30,7 @@ class TrainedDrafter(BaseDrafter):
     @classmethod
     @abstractmethod
     def width_of(cls, weights: Mapping[str, Tensor]) -> int | None:
-        """Return the width of the states that the weights read; None for missing tensors or other shapes."""
+        """Return the width of the states that the weights read; None if tensors are missing or have wrong shapes."""
 
     @classmethod
     def most_drafts(cls, weights: Mapping[str, Tensor]) -> int | None:
@@ -83,7 +83,7 @@ class TrainedDrafter(BaseDrafter):
 
     @classmethod
     def _refuse_width(cls, head: str | None, weights: Mapping[str, Tensor], width: int) -> None:
-        """Raise ValueError for heads of another width than the target's states."""
+        """Raise ValueError if the head reads states of another width than the target's."""
         trained = cls.width_of(weights)
         if trained != width:
             raise ValueError(

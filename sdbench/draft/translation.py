@@ -1,13 +1,13 @@
-"""Translate one tokenizer's ids to another's token by token: shared texts to one id, others to several."""
+"""Translate the ids of one tokenizer to those of another, token by token: a shared text to one id, others to several."""
 
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-UNKNOWN = "\ufffd"  # text of ids that are only part of a character
+UNKNOWN = "\ufffd"  # text of an id that is only part of a character
 
 
 def texts_of_ids(tokenizer: Any) -> list[str]:
-    """Return the text of each id inside a text: decoded after another token, since a leading space would be lost otherwise."""
+    """Return the text of each id, decoded after another token, since a leading space might be lost otherwise."""
     before = list(tokenizer("a", add_special_tokens=False)["input_ids"])
     options = {"skip_special_tokens": False, "clean_up_tokenization_spaces": False}
     start = str(tokenizer.decode(before, **options))
@@ -16,7 +16,7 @@ def texts_of_ids(tokenizer: Any) -> list[str]:
 
 
 def shared_ids(target: Any, draft: Any) -> dict[int, int]:
-    """Return {target id: draft id} of the texts that are one token in both tokenizers; the first id of each text."""
+    """Return {target id: draft id} for texts that are one token in both tokenizers; of ids with the same text, the first."""
     target_ids, draft_ids = (_id_of_text(texts_of_ids(tokenizer)) for tokenizer in (target, draft))
     shared = {index: draft_ids[text] for text, index in target_ids.items() if text in draft_ids}
     if not shared:
@@ -33,8 +33,8 @@ def _id_of_text(texts: Sequence[str]) -> dict[str, int]:
 
 
 class Translation:
-    """The ids of a draft's tokenizer for those of a target's. A text's translation joins those of its tokens, so it grows with
-    the text and its earlier ids never change.
+    """A map from a target's ids to a draft's. The translation of a text joins those of its tokens, so it grows with the text
+    and its earlier ids never change.
     """
 
     def __init__(self, target: Any, draft: Any) -> None:
@@ -44,7 +44,7 @@ class Translation:
         known = self.shared.keys() | special
         left = [n for n, text in enumerate(texts) if n not in known and text]
         encoded = draft([texts[n] for n in left], add_special_tokens=False)["input_ids"] if left else []
-        # Special tokens and parts of a character that the draft does not have are left out.
+        # Special tokens and parts of characters that the draft does not have are left out.
         self.pieces: dict[int, list[int]] = {
             **{n: list(ids) for n, ids in zip(left, encoded, strict=True) if UNKNOWN not in texts[n]},
             **{n: [index] for n, index in self.shared.items()},
@@ -64,6 +64,6 @@ class Translation:
         return [index for token in tokens for index in self.pieces.get(token, ())]
 
     def ids_of_whole(self, tokens: Iterable[int]) -> list[int]:
-        """Return the draft's ids for a text from its beginning, with those with which the draft's texts begin, but only once."""
+        """Return the draft's ids for a whole text, which begin with `begin`; it is not added twice."""
         ids = self.ids_of(tokens)
         return ids if ids[: len(self.begin)] == self.begin else self.begin + ids

@@ -21,9 +21,9 @@ from sdbench.types import Context, DraftBlock, DraftSetup, Evidence, Verdict
 class UniversalDrafter(ForeignDrafter):
     """Universal assisted generation (Timor et al. 2025, arXiv:2502.05202): any two vocabularies, by text.
 
-    The draft writes greedily after the text in its own ids. The target's tokenizer encodes what it wrote after a window of the
-    text. A token that the draft's last id changes is not offered, nor what follows it. So a drafted token is a function of the
-    text, and its q is one-hot, as with prompt lookup.
+    The draft reads the text in its own ids and continues it greedily. The target's tokenizer encodes this continuation together
+    with a window of the text. Tokens are offered up to the first that depends on the draft's last id. So a drafted token is a
+    function of the text, and its q is one-hot, as with prompt lookup.
     """
 
     version: ClassVar[str] = "2"
@@ -38,7 +38,7 @@ class UniversalDrafter(ForeignDrafter):
         self.special = {self.warp.vocab_size, *draft.all_special_ids}
         self.longest, self.num_shared = longest_text(target), len(common_texts(target, draft))
         self.counts = {"blocks": 0, "offered": 0, "lost": 0, "text_s": 0.0}
-        self.newest: dict[str, float] = dict.fromkeys(self.counts, 0)  # of the newest blocks
+        self.newest: dict[str, float] = dict.fromkeys(self.counts, 0)  # of the current round
 
     @classmethod
     def build(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -94,7 +94,7 @@ class UniversalDrafter(ForeignDrafter):
                 known = [token < self.num_ids for token in block.tokens]
                 blocks[row] = block.tokens[: [*known, False].index(False)]
                 if self.warp.vocab_size in written[row]:
-                    blocks[row] = [self.num_ids]  # the engine reports that its logits are NaN
+                    blocks[row] = [self.num_ids]  # from this id the engine reports NaN logits
                 self.newest["blocks"] += 1
                 self.newest["offered"] += len(blocks[row])
                 self.newest["lost"] += block.num_lost
@@ -109,7 +109,7 @@ class UniversalDrafter(ForeignDrafter):
         return clamp_nan_ids(token, self.warp.vocab_size or raw.shape[-1]), token
 
     def _end_at_special(self, ids: list[int]) -> WrittenDraft:
-        """Return ids before the first special token."""
+        """Return the ids before the first special token."""
         stop = next((n for n, index in enumerate(ids) if index in self.special), len(ids))
         return WrittenDraft(ids[:stop], stop < len(ids))
 
@@ -129,5 +129,5 @@ def common_texts(target: Any, draft: Any) -> frozenset[str]:
 
 @lru_cache(maxsize=4)
 def longest_text(tokenizer: Any) -> int:
-    """Return the bytes of the longest text of an id: no other tokenizer has more ids for it."""
+    """Return the number of bytes of the longest text of an id: no tokenizer needs more ids for one token."""
     return max((len(text.encode()) for text in texts_of_ids(tokenizer)), default=1) or 1
