@@ -90,7 +90,9 @@ class Gate:
         for role, identity in self.card["checkpoints"].items():
             known = {"target": setup.checkpoint, "draft": setup.draft_checkpoint}[role]
             if known not in (None, identity):
-                raise ValueError(f"{trained}, whose {role} is {identity}, and this one is {known}: train one for it")
+                raise ValueError(
+                    f"{trained}, whose {role} is {identity}; this run's {role} is {known}: train one for it"
+                )
         if setup.tokenizer_key not in (None, self.card["tokenizer"]):
             raise ValueError(f"{trained}, whose tokenizer differs from this target's: train one for it")
         before, now = self.card.get(DRAFTING), setup.drafting
@@ -146,4 +148,4 @@ def refuse_features(names: Sequence[str]) -> None:
     """Raise ValueError for features that a gate does not have."""
     unknown = [name for name in names if name not in FEATURES]
     if unknown or not names:
-        raise ValueError(f"features of a gate must be of {', '.join(FEATURES)}, got {', '.join(unknown) or 'none'}")
+        raise ValueError(f"features of a gate must be among {', '.join(FEATURES)}, got {', '.join(unknown) or 'none'}")

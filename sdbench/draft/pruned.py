@@ -108,7 +108,7 @@ def read_texts(path: str, tokenizer: Any, count: int, length: int) -> list[list[
         raise ValueError(f"calibration={path} cannot be read as text: {error}") from None
     texts = [list(tokenizer(line)["input_ids"])[:length] for line in lines[:count]]
     if not any(texts):
-        raise ValueError(f"calibration={path} is empty: give a file with a text a line")
+        raise ValueError(f"calibration={path} is empty: give a file with one text per line")
     return [text for text in texts if text]
 
 

@@ -106,7 +106,7 @@ class Tiers(BaseDrafter):
 
 
 class GrowingBlock:
-    """Drafts after texts, with a length of its own for each row. What is in later slots will be overwritten."""
+    """Drafts after texts; each row has its own length. Later slots hold values that will be overwritten."""
 
     def __init__(self, context: Context, room: int, num_ids: int) -> None:
         self.context, self.room, self.num_ids = context, room, num_ids

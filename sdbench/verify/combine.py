@@ -49,9 +49,9 @@ class Coin(Outer, Towards):  # pyright: ignore[reportIncompatibleVariableOverrid
     """Samples towards the law of a token-wise rule with the highest possible acceptance: a = min(1, out/q), r = norm((out −
     q)+).
 
-    It has the law of the rule and never accepts less, since q·a ≤ min(q, out). Lenience gains nothing; rules with a threshold
-    gain, and become cascades (arXiv:2405.19261, section 4.3). Needs what the rule needs, and is exact where the rule is.
-    Greedy: the rule's own form, if it has one.
+    It emits the same law as the rule and never accepts less, since q·a ≤ min(q, out). Lenience gains nothing; rules with a
+    threshold gain, and become cascades (arXiv:2405.19261, section 4.3). Needs what the rule needs, and is exact where the rule
+    is. Greedy: the rule's own form, if it has one.
     """
 
     version: ClassVar[str] = "1"

@@ -112,7 +112,7 @@ class GreedyLaw(Greedy):
 def _are_best(draft: DraftBlock, slots: Pick, x: Tensor) -> Tensor:
     """Return [b,k] bool: whether no token is more likely than x [b,k] under the draft."""
     if draft.logits is None:
-        assert is_ids(draft.q), "a drafter that samples from a law keeps its logits where asked"
+        assert is_ids(draft.q), "a drafter that samples from a law must return its logits if a rule needs them"
         return slots(draft.q) == x
     logits = slots(draft.logits)
     return logits.gather(-1, x[..., None])[..., 0] == logits.amax(-1)

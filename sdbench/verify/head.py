@@ -140,7 +140,7 @@ def folder_of(name: str, kind: str) -> Path:
         shipped = sorted(
             f"{EMBEDDED}{c.parent.relative_to(folder.parents[1])}" for c in folder.parents[1].glob(f"*/*/{CARD}")
         )
-        raise ValueError(f"head={name} does not ship (there are {', '.join(shipped) or 'none'})")
+        raise ValueError(f"head={name} does not ship with sdbench (heads that ship: {', '.join(shipped) or 'none'})")
     return folder
 
 
@@ -216,7 +216,7 @@ def refuse_features(kind: str, names: Sequence[str]) -> None:
     unknown = [name for name in names if name not in known]
     if unknown or not names:
         raise ValueError(
-            f"features of {kind} heads must be of {', '.join(known)}, got {', '.join(map(str, unknown)) or 'none'}"
+            f"features of {kind} heads must be among {', '.join(known)}, got {', '.join(map(str, unknown)) or 'none'}"
         )
 
 

@@ -135,7 +135,7 @@ def keep_until_first_rejection(
     u: Tensor,
     state: Tensor | None = None,
 ) -> Verdict:
-    """Accept up to the first draft that `keep` [B,K] rejects; draw the next token from its correction, or from p if there is none.
+    """Accept up to the first draft that `keep` [B,K] rejects; draw a token from its correction, or from p if none is rejected.
 
     `correction(evidence, slot [B])` is the law [B,V], or ids [B], that replaces the draft in that slot.
     """

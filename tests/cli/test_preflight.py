@@ -113,7 +113,7 @@ def test_layers_and_calibration_of_a_pruned_draft(refused, tmp_path):
     assert "drafter=pruned: calibration=none.txt cannot be read as text" in message
     (tmp_path / "blank.txt").write_text("\n \n")
     message = refused("drafter=pruned", f"drafter.calibration={tmp_path / 'blank.txt'}")
-    assert "blank.txt is empty: give a file with a text a line" in message
+    assert "blank.txt is empty: give a file with one text per line" in message
 
 
 def test_a_tracker_that_would_refuse_at_the_end_refuses_at_the_start(refused, monkeypatch, tmp_path):

@@ -190,8 +190,8 @@ PARTS = {"checkpoint": "sha256:0", "draft_checkpoint": "sha256:1", "tokenizer_ke
     ("known", "card", "sentence"),
     [
         ({}, {}, None),
-        ({"checkpoint": "sha256:9"}, {}, "a gate of toy, whose target is sha256:0, and this one is sha256:9: train one"),
-        ({"draft_checkpoint": "sha256:9"}, {}, "a gate of toy, whose draft is sha256:1, and this one is sha256:9: train one"),
+        ({"checkpoint": "sha256:9"}, {}, "a gate of toy, whose target is sha256:0; this run's target is sha256:9: train one"),
+        ({"draft_checkpoint": "sha256:9"}, {}, "a gate of toy, whose draft is sha256:1; this run's draft is sha256:9: train one"),
         ({"draft_checkpoint": None}, {}, None),
         ({"tokenizer_key": "9"}, {}, "a gate of toy, whose tokenizer differs from this target's: train one"),
         ({}, {"drafter": "other.Drafter"}, "a gate of toy for other.Drafter: train one for sdbench.draft.model.ModelDrafter"),

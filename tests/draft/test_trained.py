@@ -159,7 +159,7 @@ def test_untrained_heads_pass_the_audit(tmp_path, kind, sampling):
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"checkpoint": "sha256:1"}, "whose target is sha256:0, and this one is sha256:1"),
+        ({"checkpoint": "sha256:1"}, "whose target is sha256:0; this run's target is sha256:1"),
         ({"tokenizer_key": "1"}, "whose tokenizer differs"),
     ],
 )
@@ -179,7 +179,7 @@ def test_a_folder_without_heads_and_heads_of_another_width_are_refused(tmp_path,
     with pytest.raises(ValueError, match="a head is needed"):
         drafter.check(setup, None)
     other = proofs.target_of("llama", slice(1, 3), hidden_size=64)
-    with pytest.raises(ValueError, match=r"reads states of .* numbers, and this target's have 64"):
+    with pytest.raises(ValueError, match=r"reads states of width .*, but this target's have width 64"):
         drafter.check(DraftSetup(None, None, target_config=other.config), head)
 
 

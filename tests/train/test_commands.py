@@ -36,7 +36,7 @@ HTTP = ("engine=http", "engine.url=http://localhost:1")
 @pytest.mark.parametrize(
     ("kind", "words", "sentence"),
     [
-        *((kind, ["features=[moon]"], f"features of {kind} heads must be of draft_hidden") for kind in ALL[:2]),
+        *((kind, ["features=[moon]"], f"features of {kind} heads must be among draft_hidden") for kind in ALL[:2]),
         *((kind, ["steps=many"], "steps must be a whole number, got many") for kind in ALL),
         *((kind, ["steps=0"], "steps must be at least 1, got 0") for kind in ALL),
         *((kind, ["prompts=0"], "prompts must be at least 1, got 0") for kind in ALL),
@@ -69,12 +69,12 @@ HTTP = ("engine=http", "engine.url=http://localhost:1")
         ("ensemble", ["temperature=0"], "temperature must be above 0 to sample different texts, got 0"),
         ("ensemble", ["task=wmt-tiny"], "reward=bleu of task=wmt-tiny is not a bounded score of a single text; use reward="),
         ("ensemble", ["price=inf"], "price must be a number, got inf"),
-        ("ensemble", ["features=[token_hidden]"], "features of ensemble heads must be of draft_hidden, target_hidden, slot, tv, "),
+        ("ensemble", ["features=[token_hidden]"], "features of ensemble heads must be among draft_hidden, target_hidden, slot, tv"),
         ("draft", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
         ("judge", ["temperature=1"], "temperature must be 0 to mine labels, got 1"),
         ("judge", ["samples=4"], "samples is not an option of this training"),
         *((kind, ["loss=hinge"], "loss cannot be hinge") for kind in ("draft", "medusa", "mtp")),
-        ("gate", ["features=[moon]"], "features of a gate must be of draft_chance, draft_entropy, draft_margin, slot, got moon"),
+        ("gate", ["features=[moon]"], "features of a gate must be among draft_chance, draft_entropy, draft_margin, slot, got moon"),
         ("gate", ["reward=flexible"], "reward is not an option of this training: it reads no score"),
         ("gate", ["drafter=[model,lookup]"], "a training takes one drafter, got model, lookup"),
         ("medusa", ["heads=0"], "heads must be at least 1, got 0"),
