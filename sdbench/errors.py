@@ -14,6 +14,14 @@ ALLOCATION = re.compile(
 WITHOUT_FORCE = "without force=true, which decodes everything once more"  # how to continue a run that had force=true
 
 
+class PromptError(ValueError):
+    """A model cannot decode one prompt, that of the request with this key; others may be decoded."""
+
+    def __init__(self, message: str, key: int | str) -> None:
+        super().__init__(message)
+        self.key = key
+
+
 def first_line(error: Exception) -> str:
     """Return the first line of an exception's message, or the name of its class."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

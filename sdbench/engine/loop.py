@@ -20,6 +20,7 @@ from sdbench.engine.clock import Clock
 from sdbench.engine.prefill import Prefixes
 from sdbench.engine.row import NUM_MEASURES, Decoding, Request, StopTest
 from sdbench.engine.score import score_block
+from sdbench.errors import PromptError
 from sdbench.lm.model import LM
 from sdbench.probs import Warp, clamp_nan_ids, has_nan_law, is_ids, law_dtype, slice_size
 from sdbench.types import DRAFTER_NEEDS, DraftBlock, Drafter, Evidence, Generation, Verdict, Verifier, needs_of
@@ -284,8 +285,8 @@ class BatchRun:
             raise ValueError(f"{rule} accepted {kept} of {length} drafted tokens")
         if not 0 <= token <= self.num_ids:
             raise ValueError(f"{rule} emitted the token {token}, which is not a token id")
-        role, prompt = "draft" if has_nan_law(draft, self.num_ids) else "target", row.request.prompt
-        raise ValueError(f"the {role} model's logits are NaN at prompt {prompt}: check its weights and dtype")
+        role, key = "draft" if has_nan_law(draft, self.num_ids) else "target", row.request.key
+        raise PromptError(f"the {role} model's logits are NaN at prompt {key}: check its weights and dtype", key)
 
 
 def spared_in(verdict: Verdict, draft: DraftBlock) -> Tensor:

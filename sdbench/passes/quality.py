@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import statistics
 import sys
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from sdbench import plan
 from sdbench.config import ConfigError
-from sdbench.errors import FAILURES_OF_A_CELL, OF_CODE, is_from_submitit, sentence_of_failure
+from sdbench.errors import FAILURES_OF_A_CELL, OF_CODE, PromptError, is_from_submitit, sentence_of_failure
 from sdbench.passes.scoring import Scorers
 from sdbench.plan import Work, WorkItem
 from sdbench.prepare.cells import Point
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 ORIGIN = {"accepted": 0, "replacement": 1, "bonus": 2, "sure": 3}
 ROWS_A_SHARE = 2048  # most generations claimed at a time
 ROWS_AT_LEAST = 64  # fewest, while there are enough
+FEW_FAILED = 4  # so many prompts of a cell may fail before it has a text
 
 
 @dataclass
@@ -37,6 +39,7 @@ class QualityPass:
     scorers: Scorers
     models: Models
     failed: dict[str, str] = field(default_factory=dict)
+    num_failed: Counter[str] = field(default_factory=Counter)  # how many prompts of each cell failed
     stream_of: dict[str, int] = field(default_factory=dict)  # the number of each cell's batch stream
 
     def fail(self, cell: str, example: str | None, message: str) -> None:
@@ -85,17 +88,17 @@ class QualityPass:
         """Decode stream by stream. Other jobs may work on the same folder; texts that they claimed are checked again at the end."""
         works = [self._work(items) for items in by_stream(todo, self.job.points)]
         while works:
-            for work in works:
-                self._stream(work, bar)
-            works = [work for work in works if not work.is_done]
+            works = [left for work in works for left in self._stream(work, bar)]
 
     def _work(self, items: Sequence[WorkItem]) -> Work:
         rows = len({item.cell for item in items}) * self.job.run.samples  # rows for each prompt
         prompts, fewest = max(1, ROWS_A_SHARE // rows), max(1, ROWS_AT_LEAST // rows)
         return Work(items, plan.share(self.store, items, prompts=prompts, fewest=fewest))
 
-    def _stream(self, work: Work, bar: Bar) -> None:
-        """Decode what this job can claim. If that fails, decode each cell by itself, so that only the cells at fault fail."""
+    def _stream(self, work: Work, bar: Bar) -> list[Work]:
+        """Decode what this job can claim, and return what is left to decode. If that fails, each cell is left by itself, and a
+        single cell without the prompt at fault, so that only cells and prompts at fault fail.
+        """
         try:
             self._decode(work, bar)
         except ConfigError:  # a server that cannot be started is an error of the run, not of a cell
@@ -105,16 +108,26 @@ class QualityPass:
                 raise
             if isinstance(error, OF_CODE):
                 report_fault(error, self.job.run.folder)
-            work.is_done = True
-            cells = {item.cell for item in work.items}
-            if len(cells) == 1:
-                self.fail(work.items[0].cell, None, sentence_of_failure(error))
-                return
+            cells = sorted({item.cell for item in work.items})
+            if len(cells) == 1 and not isinstance(error, PromptError):
+                self.fail(cells[0], None, sentence_of_failure(error))
+                return []
             self.scorers.drain(self.store, self.fail)
             held = self.store.held()
-            for cell in sorted(cells):
-                if left := [item for item in work.items if item.cell == cell and item not in held]:
-                    self._stage(left, bar)
+            left = [item for item in work.items if item not in held]
+            if len(cells) == 1 and isinstance(error, PromptError):
+                self._fail_prompt(cells[0], error, num_texts=sum(cell == cells[0] for cell, *_ in held))
+            parts = [[item for item in left if item.cell == cell] for cell in cells]
+            return [self._work(part) for part in parts if part]
+        return [] if work.is_done else [work]
+
+    def _fail_prompt(self, cell: str, error: PromptError, *, num_texts: int) -> None:
+        """Record that a prompt of a cell failed, so that it is not decoded again, or if more prompts failed than the cell has
+        texts, that the cell failed: its model may give NaN for every prompt.
+        """
+        self.num_failed[cell] += 1
+        may_continue = self.num_failed[cell] <= max(FEW_FAILED, num_texts)
+        self.fail(cell, str(error.key) if may_continue else None, sentence_of_failure(error))
 
     def _decode(self, work: Work, bar: Bar) -> None:
         held = self.store.held()

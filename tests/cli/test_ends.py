@@ -9,10 +9,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
 from nursery import wait_for_a_part
 
 from sdbench.cli import main
 from sdbench.config import ConfigError
+from sdbench.engine.loop import BatchRun
 from sdbench.records import StoreError, read
 from tests.records.equality import assert_same_records
 
@@ -53,6 +55,46 @@ def test_a_failing_cell_is_named_and_the_others_are_kept(words, tmp_path, monkey
     assert "this level is broken" in message
     frame = read(tmp_path / "results" / NAME).generations
     assert frame.groupby("verifier").size().to_dict() == {"broken": 2, "draft": 2, "lossless": 2, "target": 2}
+
+
+def spoil(monkeypatch, examples: set[str] | None) -> list[int]:
+    """Make the target's laws of these examples NaN (None: of all). Returns a list that gets the number of rows of each round."""
+    score, rounds = BatchRun._score, []
+
+    def with_nan(self, batch, draft):
+        rounds.append(len(batch.rows))
+        evidence, ids = score(self, batch, draft)
+        for slot, row in enumerate(batch.rows):
+            if examples is None or row.request.key in examples:
+                evidence.p[slot] = torch.nan
+        return evidence, ids
+
+    monkeypatch.setattr(BatchRun, "_score", with_nan)
+    return rounds
+
+
+def test_a_prompt_with_nan_logits_fails_by_its_id_and_the_others_are_decoded(words, tmp_path, monkeypatch):
+    """Its batch ends with it. The others were neither decoded then nor by the same command again."""
+    given = words(tmp_path, w=0.3, n=6)
+    with monkeypatch.context() as patch:
+        spoil(patch, {"2"})
+        assert main(given) == 1
+    results = read(tmp_path / NAME)
+    assert results.generations.groupby("cell").size().to_dict() == dict.fromkeys(results.cells["cell"], 5)
+    failures = {problem.name: problem.message for problem in results.problems}
+    assert set(failures) == {f"{cell}, example 2" for cell in results.cells["cell"]}
+    assert all("logits are NaN at prompt 2: " in message for message in failures.values())
+    assert main(given) == 0
+    assert len(read(tmp_path / NAME).generations) == 6 * len(results.cells)
+
+
+def test_a_model_with_nan_logits_everywhere_fails_after_a_few_prompts(words, tmp_path, monkeypatch):
+    rounds = spoil(monkeypatch, None)
+    assert main(words(tmp_path, w=0.3, n=8)) == 1
+    results = read(tmp_path / NAME)
+    assert results.generations.empty
+    assert set(results.cells["cell"]) <= {problem.name for problem in results.problems}
+    assert len(rounds) <= 3 + len(results.cells) * 5, "a round for each of three streams, then five attempts a cell"
 
 
 def test_a_place_that_cannot_be_written_is_one_sentence(words, tmp_path, capsys):
