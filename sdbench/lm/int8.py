@@ -44,8 +44,25 @@ class Int8Linear(nn.Module):
         return y if self.bias is None else y + self.bias
 
 
+def refuse_experts(model: Any, name: str) -> None:
+    """Raise a ConfigError for experts: transformers keeps the weights of all of a layer in one parameter, not in linear layers."""
+    first = next((label for label, weight in model.named_parameters() if weight.ndim > 2), None)
+    if first is not None:
+        raise ConfigError(
+            f"{name} keeps the weights of its experts in {first}, which quantization=int8 does not quantise: remove it"
+        )
+
+
+def refuse_experts_of(config: Any, model_class: Any, name: str) -> None:
+    """Raise as `refuse_experts` does for the model of a configuration, whose weights are not needed."""
+    if model_class is not None and model_class._can_set_experts_implementation():
+        with torch.device("meta"):
+            refuse_experts(model_class(config), name)
+
+
 def quantize_layers(model: Any, name: str = "the model") -> Any:
-    """Replace a model's linear layers, except the head; a ConfigError if it has none."""
+    """Replace a model's linear layers, except the head; a ConfigError if it has none, or has experts."""
+    refuse_experts(model, name)
     head = model.get_output_embeddings()
     linears = [
         (module, label, child)

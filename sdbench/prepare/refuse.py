@@ -69,11 +69,15 @@ def refuse_pair(run: Run, pair_info: PairInfo, parts: Parts) -> None:
     """Raise for models that the engine cannot serve, for two vocabularies where one is needed, and for an attention that the
     target does not support.
     """
+    from sdbench.lm.int8 import refuse_experts_of
+    from sdbench.lm.quantized import INT8
     from sdbench.lm.servable import class_of, refuse_unservable
 
     if run.engine.name == NATIVE.name:  # a server may be able to decode with them
         for role, config in pair_info.configs.items():
             refuse_unservable(config, class_of(config), role)
+            if pair_info.metadata.quantization(role) == INT8:
+                refuse_experts_of(config, class_of(config), pair_info.metadata.checkpoints[role].id)
     if "draft" in pair_info.configs and parts.has_one_vocabulary:
         _refuse_two_vocabularies(run, pair_info)
     if run.model.attention is not None:

@@ -68,6 +68,15 @@ def test_a_draft_with_other_ids_is_refused(refused, draft, rows):
     assert f"has {rows} ids" in refused(**{"model.draft": draft})
 
 
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_int8_of_a_model_with_experts_is_refused(role, refused, micro_pair, tmp_path):
+    folder, sizes = shutil.copytree(micro_pair / role, tmp_path / role), {"hidden_size": 32, "num_hidden_layers": 1}
+    AutoConfig.for_model("mixtral", vocab_size=257, **sizes, num_attention_heads=2).save_pretrained(folder)
+    option = "model.quantization" if role == "target" else "model.draft_quantization"
+    message = refused(**{f"model.{role}": folder, option: "int8"})
+    assert f"{folder} keeps the weights of its experts in model.layers.0.mlp.experts.gate_up_proj" in message
+
+
 def test_a_missing_chat_template_is_refused_with_a_way_out(refused):
     assert "has no chat template: use task.chat=false" in refused("task.chat=true")
 

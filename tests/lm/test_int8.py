@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import sdbench
+from sdbench.config import ConfigError
 from sdbench.draft import NoDraft
 from sdbench.lm.int8 import KERNEL_ROWS, Int8Linear, quantize_layers
 from sdbench.verify import Ensemble, Exact
@@ -70,3 +72,15 @@ def test_a_quantised_pair_is_lossless_and_a_text_is_the_same_in_any_batch(roles)
     assert {(keys[::-1][g.prompt], g.verifier): g.tokens for g in swapped} == texts
     traced = sdbench.generate(target, draft, PROMPTS, rules, keys=keys, capture="trace", **options)
     assert {(g.prompt, g.verifier): g.tokens for g in traced} == texts
+
+
+@pytest.mark.parametrize("family", ["mixtral", "qwen3_moe", "gpt_oss"])
+def test_a_model_with_experts_is_refused_and_left_as_it_is(family):
+    sizes = {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = AutoConfig.for_model(family, vocab_size=61, **sizes, num_key_value_heads=2, head_dim=16)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    first = r"model\.layers\.0\.mlp\.experts\.gate_up_proj"
+    with pytest.raises(ConfigError, match=f"^the target keeps the weights of its experts in {first}, which quant"):
+        quantize_layers(model, "the target")
+    assert not any(isinstance(layer, Int8Linear) for layer in model.modules())
