@@ -50,10 +50,7 @@ class LM:
     ) -> None:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
         refuse_unservable(model.config, type(model), role)
-        if model.training:
-            raise ValueError(
-                f"{role} model of type {self.config.model_type!r} is in training mode: call model.eval() first"
-            )
+        self._refuse_training_mode()
         self.packed, self._products = packed, packed.layers_of(model) if packed else PackedLayers(model)
         self.mode: Mode = mode_of(capture, model, is_packed=packed is not None)
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
@@ -70,6 +67,11 @@ class LM:
         self.known: KnownPrefixes | None = None  # set only by code that knows the weights do not change
         self.kernel = kernel_for(self.device, self.dtype)
         self.attention, self.layer_masks = NAME, probe(self)
+
+    def _refuse_training_mode(self) -> None:
+        if self.model.training:
+            name = f"{self.role} model of type {self.config.model_type!r}"
+            raise ValueError(f"{name} is in training mode: call model.eval() first")
 
     def listed_layers(self) -> list[Any]:
         """Return the decoder layers; ValueError unless they are in one list, so that some can be left out."""
@@ -94,6 +96,7 @@ class LM:
         """Return a cache of R texts of at most `capacity` tokens, for which `kv_length` allocates; with captured steps the
         cache returned last, if they are still valid.
         """
+        self._refuse_training_mode()
         num_layers = self.config.num_hidden_layers
         self._products.renew()
         if self.mode == "off":

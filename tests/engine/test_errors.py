@@ -106,6 +106,18 @@ def test_a_token_of_a_rule_from_outside_that_is_no_id_is_refused_by_the_rules_na
         sdbench.generate(*models, [[1, 2, 3]], [Exact(), Wrong()], temperature=temperature)
 
 
+@pytest.mark.parametrize("role", ["target", "draft"])
+def test_a_model_put_into_training_mode_after_its_engine_was_built_is_named(role):
+    """As after an epoch of a training loop: its dropout would change the laws."""
+    engine = sdbench.Engine(*pair("llama"))
+    getattr(engine, f"{role}_model").train()
+    options = {"engine": engine, "max_new_tokens": 2}
+    with pytest.raises(ValueError, match=f"^{role} model of type 'llama' is in training mode: call model.eval"):
+        sdbench.generate(None, None, [[1, 2, 3]], [Exact()], **options)
+    getattr(engine, f"{role}_model").eval()
+    assert sdbench.generate(None, None, [[1, 2, 3]], [Exact()], **options)
+
+
 def test_a_model_with_recurrent_state_is_refused_by_name():
     mamba = MambaForCausalLM(MambaConfig(vocab_size=61, hidden_size=16, num_hidden_layers=1, state_size=4))
     with pytest.raises(ValueError, match="mamba"):
