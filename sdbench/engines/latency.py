@@ -180,8 +180,16 @@ def quantile(values: Sequence[float], share: float) -> float:
     return ordered[max(math.ceil(share * len(ordered)) - 1, 0)] if ordered else math.nan
 
 
+def forget_peak_memory() -> None:
+    """Let `peak_memory` count from now on, if it is that of an accelerator. The kernel's peak of a process stays what it is."""
+    import torch
+
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+
+
 def peak_memory() -> float:
-    """Return peak memory in bytes: of the accelerator, or of the process if there is none.
+    """Return peak memory in bytes: of the accelerator since `forget_peak_memory`, or of the process if there is none.
 
     Read from the kernel's status file of the process if possible: `ru_maxrss` starts at the peak of the parent process.
     """

@@ -265,6 +265,34 @@ def test_an_outlier_is_timed_again_once_and_marked(at, is_uneven):
     assert "1 of 48 timings stalled" in (outlier_sentence([record for block in blocks for record in block]) or "")
 
 
+def test_the_peak_memory_of_a_gpu_is_that_of_each_timing_also_of_a_repeated_one(monkeypatch):
+    """Before, cells that were timed after the one with the highest peak had its peak."""
+    events, needs, is_stalled = [], {"large": 900, "small": 100}, iter([False] * 5 + [True] + [False] * 9)
+    peak = [0]
+
+    def clock(cell: str):
+        def time(unit, is_split):
+            events.append(cell)
+            peak[0] = max(peak[0], needs[cell])
+            return Measured(10, 10, 0.1, 50.0 if next(is_stalled) else 1.0, 0.1)
+
+        return time
+
+    def reset() -> None:
+        events.append("reset")
+        peak[0] = 0
+
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.reset_peak_memory_stats", reset)
+    monkeypatch.setattr("torch.cuda.max_memory_allocated", lambda: peak[0])
+    todo = trials_of([("x",), ("y",), ("z",)], 2)[:6]
+    records = [record for block in run([TimedCell(cell, clock(cell)) for cell in needs], todo) for record in block]
+    assert sum(record.stall for record in records) == 1
+    assert {(record.cell, record.peak_memory_bytes) for record in records} == set(needs.items())
+    assert events[::2] == ["reset"] * 13
+    assert "reset" not in events[1::2]
+
+
 def test_longer_texts_and_a_slow_hour_are_no_outliers():
     draw = random.Random(2)
 

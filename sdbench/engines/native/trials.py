@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from sdbench.engines.latency import LatencyPlan, Measured, order, peak_memory, timing_record
+from sdbench.engines.latency import LatencyPlan, Measured, forget_peak_memory, order, peak_memory, timing_record
 from sdbench.records import TimingRecord
 
 SPLIT_UNITS = 4  # so few suffice for costs of calls, medians over many rounds; shares of time are per example
@@ -134,6 +134,7 @@ def latency_pass(
 
 def _measure(timed_cell: TimedCell, trial: Trial, plan: LatencyPlan, prompts: PromptTimes) -> TimingRecord:
     started_at, load = time.time(), os.getloadavg()[0] if hasattr(os, "getloadavg") else math.nan
+    forget_peak_memory()
     measured = prompts.apart(timed_cell.cell, timed_cell.time(trial.unit, trial.is_split))
     record = timing_record(plan, timed_cell.cell, name_of(trial.unit), trial.repeat, measured, started_at=started_at)
     return replace(record, load=load, is_split=trial.is_split, peak_memory_bytes=peak_memory())
