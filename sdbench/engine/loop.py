@@ -92,6 +92,7 @@ class BatchRun:
         self.prefixes = Prefixes(self.target, self.drafter, self.prompts, self.num_rows, self.clock)
         self.prefixes.expect(request.prompt for request in self.pending.values())
         self.laws: Tensor | None = None
+        self.removal_s = 0.0  # since the last round
 
     def run(self) -> Iterator[Generation]:
         """Decode until nothing waits. Inference mode is on only inside a step of the loop; at a yield the caller's mode is on."""
@@ -127,7 +128,9 @@ class BatchRun:
             if self._is_waiting() and batch.family_of[self.queue[0][1].verifier] == batch.rows[slot].family:
                 self._admit(batch, slot)
             else:
+                begun_s = self.clock.read()
                 batch.remove(slot)
+                self.removal_s += self.clock.read() - begun_s
         while len(batch.rows) < self.num_rows and self._is_waiting():
             self._admit(batch)
 
@@ -173,7 +176,7 @@ class BatchRun:
         with self.hook("commit", count):
             self._commit(batch, wanted, ids, evidence, verdict)
         if self.clock.is_on:
-            ended_s = self.clock.read()
+            ended_s, self.removal_s = self.clock.read() + self.removal_s, 0.0
             for row in batch.rows:
                 row.rounds_s.append(ended_s - begun_s)
                 if self.clock.is_split:

@@ -1,6 +1,7 @@
 """The clock waits for any kind of accelerator, and for nothing on a CPU or when it is off."""
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -44,3 +45,27 @@ def test_copying_the_keys_and_values_of_a_prompt_counts_as_reading_it(monkeypatc
     generations = sdbench.generate(None, None, PROMPTS[:2], [Exact()], engine=engine, **options)
     assert [generation.timing.prefill_s for generation in generations] == [5.0, 5.0]
     assert [generation.timing.first_token_s for generation in generations] == [5.0, 5.0]
+
+
+@pytest.mark.parametrize("timing", [True, "split"])
+def test_moving_rows_after_a_text_has_ended_counts_for_those_that_go_on(timing, monkeypatch):
+    """`generate` never moves rows, and decodes them to the end of the longest."""
+    now_s, remove = [0.0], Batch.remove
+
+    def slow(self: Batch, slot: int) -> None:
+        now_s[0] += 5.0
+        remove(self, slot)
+
+    engine = Engine(*pair("llama"), capture="off")
+    options: dict[str, Any] = {"engine": engine, "num_draft": 1, "max_new_tokens": 6, "stop_ids": (), "seed": 3}
+    short, long = (g.tokens for g in sdbench.generate(None, None, PROMPTS[:2], [Exact()], **options))
+    assert short[:2] != long[:2]
+    options |= {"timing": timing, "should_stop": lambda tokens: tuple(tokens) == short[:2]}
+    monkeypatch.setattr(Batch, "remove", slow)
+    monkeypatch.setattr("sdbench.engine.clock.time", SimpleNamespace(perf_counter=lambda: now_s[0]))
+    generations = sdbench.generate(None, None, PROMPTS[:2], [Exact()], **options)
+    assert [len(generation.tokens) for generation in generations] == [2, 6]
+    times = [generation.timing for generation in generations]
+    assert [(each.prefill_s, each.decode_s) for each in times] == [(0.0, 0.0), (0.0, 5.0)]
+    if timing == "split":
+        assert [(each.draft_s, each.verify_s, each.rest_s) for each in times] == [(0.0, 0.0, 0.0), (0.0, 0.0, 5.0)]
