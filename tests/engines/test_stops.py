@@ -3,6 +3,10 @@
 import json
 import shutil
 from pathlib import Path
+from typing import Any
+
+import pytest
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from sdbench import embedded
 from sdbench.cli import main
@@ -32,3 +36,22 @@ def test_a_text_ends_where_the_special_token_is_drawn(tmp_path):
     (ids, finish), (longer, other_finish) = texts["special"], texts["other"]
     assert (finish, ids.index(END)) == ("eos", len(ids) - 1)
     assert (other_finish, len(longer), longer[: len(ids)]) == ("length", 120, ids), "nothing else ends it there"
+
+
+@pytest.mark.parametrize(("is_emitted", "code"), [(True, 2), (False, 0)])
+def test_an_end_of_text_that_only_the_draft_lacks_is_refused_beside_another(is_emitted, code, tmp_path, capsys):
+    """The pair would never write it. One that the target cannot write either changes nothing."""
+    pair, target = Path(str(embedded.__file__)).parent / "llama-tiny", tmp_path / "target"
+    tokenizer: Any = AutoTokenizer.from_pretrained(pair / "target")
+    model: Any = AutoModelForCausalLM.from_pretrained(pair / "target")
+    if is_emitted:
+        tokenizer.add_special_tokens({"additional_special_tokens": ["<turn>"]})
+    last = max(tokenizer.get_vocab().values()) + (not is_emitted)
+    model.resize_token_embeddings(max(model.config.vocab_size, last + is_emitted))
+    model.generation_config.eos_token_id = [END, last]
+    for part in (tokenizer, model):
+        part.save_pretrained(target)
+    words = [f"model.target={target}", f"model.draft={pair}/draft", "model.name=tiny", "task=gsm8k-tiny", "n=1"]
+    words += ["verifier=exact", "max_new_tokens=4", "timing=off", "report=off", "device=cpu", f"results={tmp_path}/out"]
+    assert main(words) == code
+    assert (f"ends its texts with id {last}, and the pair shares ids below" in capsys.readouterr().err) == is_emitted

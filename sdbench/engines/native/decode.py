@@ -193,10 +193,11 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
     head: Any = pair.target.get_output_embeddings()
     used = pair_info.num_ids(int(head.weight.shape[0]))
     engine.vocab_size = min(engine.vocab_size or used, used)
-    stops = engine.target.stop_ids
-    if stops and min(stops) >= engine.vocab_size:
+    beyond = sorted(i for i in engine.target.stop_ids if i >= engine.vocab_size)
+    # An id that the target never emits, since its tokenizer or its head lacks it, is harmless beside others.
+    if beyond and (beyond[0] < used or len(beyond) == len(engine.target.stop_ids)):
         raise ConfigError(
-            f"the target ends its texts with id {min(stops)}, and the pair shares ids below {engine.vocab_size}: "
+            f"the target ends its texts with id {beyond[0]}, and the pair shares ids below {engine.vocab_size}: "
             "give a draft that has it"
         )
     return engine
