@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 CACHE = Path(constants.HF_HOME, "sdbench", "gguf")
 LONG = 2**28  # bytes that take seconds to dequantise
 # Of the folders of metadata and of weights; after a change, or with another transformers, they are written again.
-FORMAT, WEIGHTS_FORMAT = 5, 3
+FORMAT, WEIGHTS_FORMAT = 6, 3
 CARD = "gguf.json"
 ON_HUB = re.compile(r"([\w.-]+/[\w.-]+):(.+\.gguf)")
 OWN_DTYPES = {"F32": "float32", "F16": "float16"}  # by kind; the others are made from bfloat16

@@ -1,12 +1,14 @@
 """The tokenizer inside a GGUF file, as transformers builds it, and why its ids would not be those of the model.
 
-transformers splits byte-level texts as GPT-2 does wherever it does not know the split that a file names, and gives a special token
-that it respells a new id. Not covered: normalisers, which no file names, and tokens that are added without a role.
+transformers splits byte-level texts as GPT-2 does wherever it does not know the split that a file names, gives a special token
+that it respells a new id, never sets `ignore_merges`, and adds special tokens of its own such as <|endoftext|>, with ids beyond
+the file's. Not covered: normalisers, which no file names, and tokens that are added without a role.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import json
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
 BYTE_LEVEL, GPT2 = "gpt2", "gpt-2"  # a kind of vocabulary, and its split
 # Splits as GPT-2's with each digit by itself, which transformers reads as GPT-2's: ids differ in digits after several blanks.
 DIGITS = frozenset(("smollm", "starcoder", "refact"))
+# Splits with which llama.cpp reads a word of the vocabulary as one token even where no merges lead to it (`ignore_merges` in its
+# src/llama-vocab.cpp), as the tokenizer.json of Llama 3 does.
+WHOLE_WORDS = frozenset(
+    ("llama3", "llama-v3", "llama-bpe", "falcon3", "falcon-h1", "pixtral", "midm-2.0", "lfm2", "jina-v5-nano", "tekken")
+)
 SAMPLE = "It's x =  12\n\n    DON'T  123,4567;\n\tfoo_bar()\r\n  2"  # is split differently by most splits
 CONTROL = 3  # the type of control tokens
 # Names of end-of-text and end-of-turn tokens, as in llama.cpp: a file lists one or two ids, often not all.
@@ -57,6 +64,7 @@ def write_tokenizer(id: str, path: Path, reader: GGUFReader, folder: Path) -> st
     if model == BYTE_LEVEL and split not in {GPT2, *DIGITS, *_splits_of_transformers()}:
         return f"splits texts as {split} (tokenizer.ggml.pre), which this transformers does not read from GGUF"
     has_digits = model == BYTE_LEVEL and split in DIGITS
+    tokens = value_of(reader, "tokenizer.ggml.tokens")
     # The class of an architecture may have a split of its own, also where tokenizer.json has another.
     kind: Any = PreTrainedTokenizerFast if has_digits else AutoTokenizer
     try:
@@ -65,14 +73,20 @@ def write_tokenizer(id: str, path: Path, reader: GGUFReader, folder: Path) -> st
         if has_digits:
             parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
             tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+        if model == BYTE_LEVEL:
+            tokenizer.backend_tokenizer.model.ignore_merges = split in WHOLE_WORDS
+        for name, token in tokenizer.special_tokens_map.items():
+            if token not in tokens:  # a default of its class, which would be added again
+                setattr(tokenizer, name, None)
         tokenizer.save_pretrained(folder)
+        _remove_added(folder / "tokenizer.json", len(tokens))
         saved: Any = AutoTokenizer.from_pretrained(folder)
     except Exception as error:  # tokenizers raises no narrower class
         sentence = f"the tokenizer inside {id} cannot be read ({first_line(error)}): convert the model again"
         raise ConfigError(sentence) from error
-    if model == BYTE_LEVEL and _parts_of_sample(saved) != _parts_of_sample(tokenizer):
+    if model == BYTE_LEVEL and _rules_of(saved) != _rules_of(tokenizer):
         return f"splits texts as {split} (tokenizer.ggml.pre), which transformers does not do for its architecture"
-    return _why_misread(reader, saved)
+    return _why_misread(reader, tokens, saved)
 
 
 def _splits_of_transformers() -> Collection[str]:
@@ -83,13 +97,21 @@ def _splits_of_transformers() -> Collection[str]:
     return GGUF_PRE_TOKENIZER_SPLITS
 
 
-def _parts_of_sample(tokenizer: Any) -> list[str]:
-    return [part for part, _ in tokenizer.backend_tokenizer.pre_tokenizer.pre_tokenize_str(SAMPLE)]
+def _rules_of(tokenizer: Any) -> tuple[list[str], bool]:
+    """Return how the tokenizer splits the sample, and whether it reads a word of the vocabulary as one token without merges."""
+    backend = tokenizer.backend_tokenizer
+    return [part for part, _ in backend.pre_tokenizer.pre_tokenize_str(SAMPLE)], backend.model.ignore_merges
 
 
-def _why_misread(reader: GGUFReader, tokenizer: Any) -> str:
-    """Return a clause about a special token of the file that the tokenizer reads as other ids, or ""."""
-    tokens = value_of(reader, "tokenizer.ggml.tokens")
+def _remove_added(path: Path, num_ids: int) -> None:
+    """Remove the added tokens of a tokenizer.json whose ids the model does not have: their texts are ordinary ones."""
+    rules = json.loads(path.read_text("utf-8"))
+    rules["added_tokens"] = [token for token in rules["added_tokens"] if token["id"] < num_ids]
+    path.write_text(json.dumps(rules, ensure_ascii=False), "utf-8")
+
+
+def _why_misread(reader: GGUFReader, tokens: Sequence[str], tokenizer: Any) -> str:
+    """Return a clause about a special token that the tokenizer reads as ids other than the file's, or ""."""
     for name in ("bos", "eos", "eot"):
         index = value_of(reader, f"tokenizer.ggml.{name}_token_id")
         if index is None:
@@ -97,6 +119,9 @@ def _why_misread(reader: GGUFReader, tokenizer: Any) -> str:
         ids = tokenizer(tokens[index], add_special_tokens=False)["input_ids"] if index < len(tokens) else []
         if ids != [index]:
             return f"names id {index} as its {name} token, which transformers reads as {ids}"
+    added = {index: token for token, index in tokenizer.get_vocab().items() if index >= len(tokens)}
+    if added:
+        return f"has {len(tokens)} tokens, and transformers adds {added[min(added)]} with id {min(added)}"
     return ""
 
 

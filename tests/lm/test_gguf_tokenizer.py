@@ -15,8 +15,9 @@ from sdbench.lm.load import find, load_tokenizer, tokenizer_key
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.pair_info import PairInfo
 
-pytest.importorskip("gguf")
-from gguf_files import tiny, write
+gguf = pytest.importorskip("gguf")
+import gguf_files  # noqa: E402
+from gguf_files import tiny, write  # noqa: E402
 
 TOKENIZER = embedded.path("llama-tiny", "target")
 OTHER = embedded.path("qwen-tiny", "target")  # with as many pieces
@@ -69,6 +70,84 @@ def test_a_file_with_a_special_token_of_another_id_needs_a_tokenizer(tmp_path, c
     (folder / "tokenizer.json").write_text(json.dumps(rules))
     path = write(tmp_path / "x.gguf", tiny("llama", layers=1), tokenizer=folder, pre="qwen2")
     is_refused(path, "names id 1 as its bos token, which transformers reads as [10", capsys)
+
+
+def test_a_file_with_a_padding_token_beyond_its_ids_needs_a_tokenizer(tmp_path, capsys):
+    folder = copy_tokenizer(TOKENIZER, tmp_path / "tokenizer")
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    vocabulary = rules["model"]["vocab"]
+    vocabulary["<｜▁pad▁｜>"] = vocabulary.pop("<pad>")
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    path = write(tmp_path / "x.gguf", tiny("llama", layers=1), tokenizer=folder, pre="smollm")
+    is_refused(path, "has 1024 tokens, and transformers adds <｜▁pad▁｜> with id 1024", capsys)
+
+
+@pytest.mark.parametrize(
+    ("family", "pre"), [("llama", "gpt-2"), ("llama", "llama-bpe"), ("qwen2", "qwen2"), ("starcoder2", "starcoder")]
+)
+def test_a_special_token_that_the_file_does_not_have_is_ordinary_text(family, pre, tmp_path):
+    """transformers adds the one of GPT-2, with an id beyond the model's head."""
+    model = tiny(family, layers=1)
+    tokenizer = load_tokenizer(find(str(write(tmp_path / "x.gguf", model, tokenizer=TOKENIZER, pre=pre))))
+    assert len(tokenizer) == model.config.vocab_size
+    expected = load_tokenizer(find(str(TOKENIZER)))
+    assert tokenizer("a<|endoftext|>b")["input_ids"] == expected("a<|endoftext|>b")["input_ids"]
+
+
+def test_a_default_special_token_of_an_architectures_class_is_ordinary_text(tmp_path, monkeypatch):
+    """That of Gemma adds <mask> again whenever it is loaded."""
+    pieces = ["<pad>", "<eos>", "<bos>", "<unk>", *(f"<0x{byte:02X}>" for byte in range(256))]
+
+    def add_sentencepiece(writer: gguf.GGUFWriter, *_: object) -> None:
+        writer.add_tokenizer_model("llama")
+        writer.add_token_list(pieces)
+        writer.add_token_scores([0.0] * len(pieces))
+        writer.add_token_types([3, 3, 3, 2] + [6] * 256)
+        writer.add_unk_token_id(3)
+
+    monkeypatch.setattr(gguf_files, "_add_tokenizer", add_sentencepiece)
+    path = write(tmp_path / "x.gguf", tiny("gemma2", layers=1, vocab=len(pieces)), tokenizer=tmp_path)
+    tokenizer = load_tokenizer(find(str(path)))
+    assert len(tokenizer) == len(pieces)
+    assert tokenizer("<mask>", add_special_tokens=False)["input_ids"] == [4 + byte for byte in b"<mask>"]
+
+
+def unreachable_word(folder: Path) -> tuple[str, int]:
+    """Remove the merges that lead to a word of a tokenizer's vocabulary; return the word with its id."""
+    rules = json.loads((folder / "tokenizer.json").read_text())
+    model = rules["model"]
+    word = next(piece for piece in reversed(model["vocab"]) if piece.startswith("Ġ") and piece[1:].isalpha())
+    model["merges"] = [pair for pair in model["merges"] if "".join(pair) != word]
+    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    return word.replace("Ġ", " "), model["vocab"][word]
+
+
+@pytest.mark.parametrize(
+    ("pre", "is_whole"),
+    [
+        ("llama-bpe", True),
+        ("tekken", True),
+        ("falcon3", True),
+        ("smaug-bpe", False),
+        ("qwen2", False),
+        ("smollm", False),
+    ],
+)
+def test_a_word_of_the_vocabulary_without_merges_is_one_token_where_llamacpp_ignores_merges(pre, is_whole, tmp_path):
+    folder = copy_tokenizer(TOKENIZER, tmp_path / "tokenizer")
+    word, index = unreachable_word(folder)
+    tokenizer = load_tokenizer(
+        find(str(write(tmp_path / "x.gguf", tiny("llama", layers=1), tokenizer=folder, pre=pre)))
+    )
+    assert (tokenizer(f"12{word}", add_special_tokens=False)["input_ids"][-1] == index) == is_whole
+    assert tokenizer.decode(tokenizer(f"12{word}", add_special_tokens=False)["input_ids"]) == f"12{word}"
+
+
+def test_the_hash_of_a_tokenizer_tells_whether_it_ignores_merges(tmp_path):
+    """These two have the same split."""
+    model = tiny("llama", layers=1)
+    paths = [write(tmp_path / f"{pre}.gguf", model, tokenizer=TOKENIZER, pre=pre) for pre in ("llama-bpe", "smaug-bpe")]
+    assert len({tokenizer_key(load_tokenizer(find(str(path)))) for path in paths}) == 2
 
 
 def copy_tokenizer(source: Path, folder: Path) -> Path:
