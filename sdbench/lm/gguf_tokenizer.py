@@ -69,7 +69,8 @@ def write_tokenizer(id: str, path: Path, reader: GGUFReader, folder: Path) -> st
     kind: Any = PreTrainedTokenizerFast if has_digits else AutoTokenizer
     try:
         with _alone(path) as alone:
-            tokenizer = kind.from_pretrained(alone, gguf_file=path.name)
+            # The file's own value of add_bos_token counts before this one.
+            tokenizer = kind.from_pretrained(alone, gguf_file=path.name, add_bos_token=split in WHOLE_WORDS)
         if has_digits:
             parts = [pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False)]
             tokenizer.backend_tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)

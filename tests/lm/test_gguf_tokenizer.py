@@ -143,6 +143,20 @@ def test_a_word_of_the_vocabulary_without_merges_is_one_token_where_llamacpp_ign
     assert tokenizer.decode(tokenizer(f"12{word}", add_special_tokens=False)["input_ids"]) == f"12{word}"
 
 
+@pytest.mark.parametrize(
+    ("pre", "stated", "begins"),
+    [("llama-bpe", None, True), ("tekken", None, True), ("llama-bpe", False, False), ("qwen2", None, False)],
+)
+def test_texts_begin_with_bos_as_in_llamacpp_where_the_file_does_not_say(pre, stated, begins, tmp_path, monkeypatch):
+    """Those of Llama 3 usually do not say."""
+    add = gguf.GGUFWriter.add_add_bos_token
+    monkeypatch.setattr(
+        gguf.GGUFWriter, "add_add_bos_token", lambda writer, _: None if stated is None else add(writer, stated)
+    )
+    path = write(tmp_path / "x.gguf", tiny("llama", layers=1), tokenizer=TOKENIZER, pre=pre)
+    assert (load_tokenizer(find(str(path)))("a")["input_ids"][0] == 1) == begins
+
+
 def test_the_hash_of_a_tokenizer_tells_whether_it_ignores_merges(tmp_path):
     """These two have the same split."""
     model = tiny("llama", layers=1)
