@@ -142,7 +142,7 @@ _printed: set[str] = set()
 
 
 def warn(text: str) -> None:
-    """Print a warning, once per process."""
+    """Print a warning, once in each run."""
     if text not in _printed:
         _printed.add(text)
         print(f"sdbench: warning: {text}", file=sys.stderr, flush=True)
@@ -150,7 +150,10 @@ def warn(text: str) -> None:
 
 @contextmanager
 def engine_warnings() -> Iterator[None]:
-    """Print the package's warnings with `warn`; those of libraries stay unchanged."""
+    """Print the package's warnings of a run with `warn`, also those that an earlier run of this process has printed; those of
+    libraries stay unchanged.
+    """
+    _printed.clear()
     with warnings.catch_warnings():
         show = warnings.showwarning
 

@@ -1,5 +1,7 @@
 """Several jobs by one command: each ends for itself, here in one process and through submitit as on a cluster."""
 
+import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -92,9 +94,8 @@ def test_a_launch_with_force_in_which_a_job_died_is_continued_without_it(force, 
 
 
 @pytest.fixture
-def launched(monkeypatch) -> list[list[str]]:
-    """The words of each job that a multirun starts. The jobs do nothing."""
-    jobs: list[list[str]] = []
+def in_process(monkeypatch) -> None:
+    """The jobs of a multirun run one after the other, as Hydra's basic launcher does but without its logging."""
 
     def launcher(*, hydra_context, task_function, config):
         def launch(lines, **_: object) -> list[SimpleNamespace]:
@@ -110,6 +111,12 @@ def launched(monkeypatch) -> list[list[str]]:
     monkeypatch.setattr(HydraConfig.instance(), "cfg", None)
     plugins = SimpleNamespace(instantiate_launcher=launcher)
     monkeypatch.setattr("sdbench.cli.launch.Plugins", SimpleNamespace(instance=lambda: plugins))
+
+
+@pytest.fixture
+def launched(in_process, monkeypatch) -> list[list[str]]:
+    """The words of each job that a multirun starts. The jobs do nothing."""
+    jobs: list[list[str]] = []
     monkeypatch.setattr("sdbench.passes.job.run_job", lambda _, words, **__: jobs.append(list(words)) or 0)
     return jobs
 
@@ -137,3 +144,20 @@ def test_a_launcher_starts_a_single_job_too(launched, capsys):
     assert main(["w=0.3", "hydra/launcher=basic"]) == 0
     assert launched == [["w=0.3"]]
     assert "sdbench: 1 job\n" in capsys.readouterr().err
+
+
+def test_each_job_of_a_process_prints_its_warnings(in_process, micro_pair, tmp_path, capsys):
+    model = shutil.copytree(micro_pair / "target", tmp_path / "short")
+    config = json.loads((model / "config.json").read_text())
+    (model / "config.json").write_text(json.dumps(config | {"max_position_embeddings": 40}))
+    words = [
+        f"model.target={model}",
+        "model.draft=null",
+        "drafter=lookup",
+        "task=gsm8k-tiny",
+        f"results={tmp_path / 'r'}",
+    ]
+    options = ["n=1", "max_new_tokens=4", "device=cpu", "timing=off", "report=off", "w=0.5"]
+    assert main(["-m", *words, *options, "num_draft=2,3"]) == 0
+    err = capsys.readouterr().err
+    assert err.count("sdbench: warning: 1 of 1 prompts were too long for 36 tokens") == 2, err
