@@ -2,11 +2,11 @@
 
 A job is a file whose modification time its heartbeat renews. Its claims are a second file with one unit per line. Claims are
 read and written under a lock: a file made with O_EXCL that names its job and is held only while they are read. A job is dead if
-its process is gone (seen from the same machine), or if its heartbeat is `expire_s` older than our own *on the same file
-system*, so clocks of hosts are never compared; or as much newer, which happens if that clock was ahead and has been set back.
-The claims and the lock of a dead job are free. Two jobs that take a dead lock at the same instant may both claim a unit; the
-result is a duplicate, which readers drop. Network file systems may show time stamps that are a minute old, hence the long
-default.
+its process is gone (seen from the same machine), or if its heartbeat has not changed for `expire_s` of our own monotonic clock
+since we first looked. No times of day are compared, so a clock that is set, and a machine that was suspended, cost no job its
+claims; but a job on another machine that died long ago is dead only after we have watched it for `expire_s`. The claims and the
+lock of a dead job are free. Two jobs that take a dead lock at the same instant may both claim a unit; the result is a duplicate,
+which readers drop. Network file systems may show time stamps that are a minute old, hence the long default.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sdbench.files import digest_of, write_whole
@@ -62,6 +62,8 @@ class Claims:
         self.job = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._boot = machine_boot()
         self._mine: set[str] = set()
+        # File -> its modification time, and our monotonic clock when we first saw that time.
+        self._seen: dict[Path, tuple[float, float]] = {}
         self._beat_file = self._job_file(self.job)
         folder.mkdir(parents=True, exist_ok=True)
         self._facts = json.dumps({"boot": self._boot, "pid": os.getpid(), "start": start_of_process(os.getpid())})
@@ -79,6 +81,7 @@ class Claims:
         units = set(units)
         if not units <= self._mine:
             with self._lock():
+                self._beat()  # another job may have taken this one for dead
                 elsewhere = self._claimed_elsewhere()
                 self._mine |= {unit for unit in units if digest(unit) not in elsewhere}
                 self._write()
@@ -152,7 +155,12 @@ class Claims:
 
     def is_alive(self, job: str) -> bool:
         """Return whether a job may still be working."""
-        return is_working(self._job_file(job), boot=self._boot, now=self._now, expire_s=self.expire_s)
+        path = self._job_file(job)
+        try:
+            beat_s = beat_of(path, boot=self._boot)
+        except OSError:
+            return True
+        return beat_s is not None and self._unchanged_s(path, beat_s) < self.expire_s
 
     def num_alive(self) -> int:
         """Return how many jobs work on this folder, including this one."""
@@ -178,9 +186,16 @@ class Claims:
         if owner:
             return self.is_alive(owner)
         try:
-            return abs(self._now() - path.stat().st_mtime) < min(self.expire_s, UNSIGNED_S)
+            return self._unchanged_s(path, path.stat().st_mtime) < min(self.expire_s, UNSIGNED_S)
         except FileNotFoundError:
             return True  # another job has just released or removed it: try again
+
+    def _unchanged_s(self, path: Path, time_s: float) -> float:
+        """Return for how many seconds this job has seen a file with this modification time."""
+        now_s = time.monotonic()
+        if self._seen.get(path, (None,))[0] != time_s:
+            self._seen[path] = time_s, now_s
+        return now_s - self._seen[path][1]
 
     def _bury(self, path: Path) -> bool:
         """Move a dead lock out of the way. False if another job did so first."""
@@ -197,11 +212,6 @@ class Claims:
             return path.read_text()
         except OSError:
             return ""
-
-    def _now(self) -> float:
-        """Return the time of the file system's clock."""
-        self._beat()
-        return self._beat_file.stat().st_mtime
 
     def _beat_for_ever(self, beat_s: float) -> None:
         while not self._stop.wait(beat_s):
@@ -225,28 +235,26 @@ def digest(unit: str) -> str:
     return digest_of(unit, digits=32)
 
 
-def is_working(heartbeat: Path, *, boot: str, now: Callable[[], float], expire_s: float) -> bool:
-    """Return whether the job of a heartbeat file may still be working; `now` is a time of its file system's clock."""
+def beat_of(heartbeat: Path, *, boot: str) -> float | None:
+    """Return the time of a heartbeat file; None if its job has ended or its process is seen to be gone."""
     try:
         with open(heartbeat) as file:  # opening, not stat: network file systems revalidate on open
-            beat, text = os.fstat(file.fileno()).st_mtime, file.read()
+            beat_s, text = os.fstat(file.fileno()).st_mtime, file.read()
     except FileNotFoundError:
-        return False
-    except OSError:
-        return True
+        return None
     with contextlib.suppress(ValueError, KeyError):
         facts = json.loads(text)
         if facts["boot"] == boot and not is_running(facts["pid"], facts["start"]):
-            return False
-    return abs(now() - beat) < expire_s
+            return None
+    return beat_s
 
 
 def jobs_at_work(folder: Path, *, expire_s: float = EXPIRE_S) -> list[str]:
     """Return host and process of each job that works on a results folder, given its claims folder. Writes nothing."""
     names: list[str] = []
     boot, heartbeats = machine_boot(), sorted(folder.glob("job-*.json"))
-    # Without an own heartbeat the file system's clock cannot be read: use this machine's, or if no heartbeat is near it, the
-    # newest heartbeat, since the file system's clock may be ahead.
+    # A single look cannot tell whether heartbeats change: their age counts, by this machine's clock, or if no heartbeat is near it,
+    # by the newest heartbeat, since the file system's clock may be ahead.
     now = time.time()
     beats: list[float] = []
     for path in heartbeats:
@@ -256,7 +264,8 @@ def jobs_at_work(folder: Path, *, expire_s: float = EXPIRE_S) -> list[str]:
         now = max([now, *beats])
     for path in heartbeats:
         with contextlib.suppress(OSError, ValueError, KeyError):
-            if is_working(path, boot=boot, now=lambda: now, expire_s=expire_s):
+            beat = beat_of(path, boot=boot)
+            if beat is not None and abs(now - beat) < expire_s:
                 facts = json.loads(path.read_text())
                 names.append(f"{facts['boot'].split()[0]}:{facts['pid']}")
     return names

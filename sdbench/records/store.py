@@ -251,6 +251,7 @@ class Store:
             snapshot = self._snapshot()
             for kind in self._stems:
                 compact(snapshot, self.records, kind, small_parts(snapshot, kind), owner=self.claims.job)
+            self.claims.sweep(self.records, parts.TMP_PREFIX)  # jobs of other machines are known to be dead only by now
             return torn
         finally:
             self.claims.release("compact")
@@ -269,8 +270,7 @@ class Store:
         for unit in {unit_of(key) for key in done} & set(self._outstanding):
             self._outstanding[unit] -= done
         finished = [unit for unit, left in self._outstanding.items() if not left]
-        for unit in finished:
-            del self._outstanding[unit]
+        self._outstanding = {unit: left for unit, left in self._outstanding.items() if left}
         self.claims.release(*finished)
 
     def _new_generations(self, snapshot: Snapshot) -> dict[str, pa.Table]:
