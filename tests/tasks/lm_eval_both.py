@@ -10,6 +10,7 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from functools import cache
+from itertools import cycle
 from pathlib import Path
 from tempfile import NamedTemporaryFile
 from unittest.mock import patch
@@ -158,7 +159,7 @@ def compare(name, options):
         solutions = [example.row.get("canonical_solution") or example.row["code"] for example in examples]
         answers = [solution if i % 3 else "    return None" for i, solution in enumerate(solutions)]
         if "gen_prefix" in ours._tree:  # it opens a block of code
-            answers = [f"\n{answer}\n```" for answer in answers]
+            answers = [f"{lead}{answer}\n```" for lead, answer in zip(cycle(("\n", "\n", "")), answers)]
     scores = ours.score_all(zip(examples, answers, strict=True))
     model = canned(answers)
     # A task of the harness's own: with a hub by its name, else over the same files.
