@@ -33,8 +33,9 @@ class Advice:
     """What to use for one pair and task. `kind` is "ship" for the lenient setting in `cell`. Otherwise `cell` is None, and `kind`
     is "stay" (lossless), "alone" (the target alone is faster than lossless) or "none" (there is no answer).
 
-    `speedup` is over the target alone, `gain` over the best lossless setting `rival`; `tests` are in the order in which they
-    were made. `untimed` is a safe setting that is modelled to be faster still, but was not timed.
+    `speedup` is over the target alone, `gain` over the best lossless setting of the same pass. `rival` is that setting, or for
+    "stay" and "alone" the best lossless setting of any pass. `tests` are in the order in which they were made. `untimed` is a
+    safe setting that is modelled to be faster still, but was not timed.
     """
 
     model: str
@@ -99,10 +100,11 @@ def decide(sweep: Weighed, margin: float, *, written: str = "") -> Advice:
     if best in proven:
         text = f"{sweep.title}: {words.ship(gain, untimed)}"
         return replace(given, kind="ship", cell=best.cell, speedup=gain.over_target, text=text)
-    over = sweep.lossless.get(gain.best)
+    rival = sweep.best_lossless or gain.best
+    given, over = replace(given, rival=rival), sweep.lossless.get(rival)
     if over is not None and over.value < 1:
-        return replace(given, kind="alone", text=f"{sweep.title}: {words.alone(gain, over, untimed)}")
-    return replace(given, kind="stay", speedup=over, text=f"{sweep.title}: {words.stay(gain, untimed)}")
+        return replace(given, kind="alone", text=f"{sweep.title}: {words.alone(gain, rival, over, untimed)}")
+    return replace(given, kind="stay", speedup=over, text=f"{sweep.title}: {words.stay(gain, rival, untimed)}")
 
 
 def proven_faster(sweep: Weighed, timed: Sequence[Comparison]) -> list[Comparison]:

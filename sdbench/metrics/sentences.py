@@ -40,25 +40,34 @@ class Wording:
         over = f"{gain_text(self.sweep, gain, self.best.cell)}{target}"
         return self._with_notes(f"ship {self.name}: {over}; {self.loss()}.", untimed, is_shipped=True)
 
-    def stay(self, gain: Gain, untimed: str | None = None) -> str:
-        """The setting is safe, but a speed-up over the best lossless setting is not proven."""
-        over = self.sweep.lossless.get(gain.best)
+    def stay(self, gain: Gain, rival: str, untimed: str | None = None) -> str:
+        """The setting is safe, but a speed-up over lossless is not proven; `rival` is the best lossless setting of any pass."""
+        over = self.sweep.lossless.get(rival)
         speed = f": {ratio_text(over)} the target alone" if over else ""
-        proof = f"a speed-up over lossless is not proven ({gain_text(self.sweep, gain, self.best.cell, is_short=True)})"
-        if gain.apart:
-            others = ", ".join(self.sweep.names[key] for key in gain.apart)
-            proof += f", and {others} was timed in another pass: time all of them in one command"
-        text = f"stay {self.sweep.names[gain.best]}{speed}; {self.name} is safe ({self.loss()}), but {proof}."
+        base = "" if rival == gain.best else f"over {self.sweep.names[gain.best]} "
+        gains = f"{base}{gain_text(self.sweep, gain, self.best.cell, is_short=True)}"
+        proof = f"a speed-up over lossless is not proven ({gains}){self._apart(gain)}"
+        text = f"stay {self.sweep.names[rival]}{speed}; {self.name} is safe ({self.loss()}), but {proof}."
         return self._with_notes(text, untimed)
 
-    def alone(self, gain: Gain, over: Estimate, untimed: str | None = None) -> str:
-        """Lossless is slower than the target alone (`over` is the ratio), and no safe setting is proven faster than both."""
-        lossless = f"{self.sweep.names[gain.best]} runs at {ratio_text(over)} the speed of the target alone"
+    def alone(self, gain: Gain, rival: str, over: Estimate, untimed: str | None = None) -> str:
+        """The best lossless setting, `rival`, ran slower than the target alone (`over` is the ratio), and no safe setting is
+        proven faster than both.
+        """
+        lossless = f"{self.sweep.names[rival]} runs at {ratio_text(over)} the speed of the target alone"
         target = f"; over the target alone {ratio_text(gain.over_target)}" if gain.over_target else ""
-        gains = f"over lossless {gain_text(self.sweep, gain, self.best.cell, is_short=True)}{target}"
-        proof = f"not proven to be faster than both ({gains})"
+        base = "lossless" if rival == gain.best else self.sweep.names[gain.best]
+        gains = f"over {base} {gain_text(self.sweep, gain, self.best.cell, is_short=True)}{target}"
+        proof = f"not proven to be faster than both ({gains}){self._apart(gain)}"
         text = f"do not speculate: {lossless}; {self.name} is safe ({self.loss()}), but {proof}."
         return self._with_notes(text, untimed)
+
+    def _apart(self, gain: Gain) -> str:
+        """Return which lossless settings were timed in other passes only, as the end of a sentence; otherwise ""."""
+        if not gain.apart:
+            return ""
+        others = ", ".join(self.sweep.names[key] for key in gain.apart)
+        return f", and {others} was timed in another pass: time all of them in one command"
 
     def untimed_text(self) -> str:
         """The setting is safe, but its speed was not measured."""
@@ -210,12 +219,10 @@ def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: st
 
 def slow_lossless(sweep: Weighed) -> str:
     """Return a sentence if lossless speculation is proven to be slower than no speculation; otherwise ""."""
-    known = {key: over for key, over in sweep.lossless.items() if over is not None}
-    best = max(known, key=lambda key: known[key].value, default=None)
-    if best is None or not known[best].high < 1:
+    over = sweep.lossless[best] if (best := sweep.best_lossless) else None
+    if over is None or not over.high < 1:
         return ""
-    speed = f"{ratio_text(known[best])} the speed of the target alone"
-    return f" Nor is lossless worth its drafts: {sweep.names[best]} runs at {speed}."
+    return f" Nor is lossless worth its drafts: {sweep.names[best]} runs at {ratio_text(over)} the speed of the target alone."
 
 
 def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str) -> str:

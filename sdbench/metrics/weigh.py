@@ -112,6 +112,12 @@ class Weighed:
         """The level of each comparison: that of the decision, divided by the number of curves."""
         return ALPHA / max(len(self.curves), 1)
 
+    @property
+    def best_lossless(self) -> str | None:
+        """The lossless setting with the highest speed over the target alone in any pass; None if none is known."""
+        known = {key: over.value for key, over in self.lossless.items() if over is not None}
+        return max(known, key=lambda key: known[key], default=None)
+
     def answers_of(self, cell: str) -> float:
         """Return the modelled speed in answers instead of tokens; 0 without one."""
         speed = self.modelled.get(cell, NAN) / (self.lengths[cell].value if cell in self.lengths else 1.0)

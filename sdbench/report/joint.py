@@ -48,12 +48,10 @@ class _Tested(NamedTuple):
     def gain(self, name: str) -> Gain | None:
         return self.sweep.gains.get(self.tests[name].cell)
 
-    def lossless(self, name: str) -> Estimate | None:
-        """Return the speed of the best lossless setting beside this one over the target alone; None if it was not timed."""
-        gain = self.gain(name)
-        known = [over for over in self.sweep.lossless.values() if over is not None]
-        best = max(known, key=lambda over: over.value, default=None)
-        return best if gain is None else self.sweep.lossless.get(gain.best)
+    @property
+    def lossless(self) -> Estimate | None:
+        """The speed of the best lossless setting over the target alone; None if it was not timed."""
+        return self.sweep.lossless.get(self.sweep.best_lossless or "")
 
     def failure(self, name: str) -> str:
         """Return why a setting is not safe here."""
@@ -149,7 +147,7 @@ def _describe(name: str, tested: Sequence[_Tested], *, is_faster: bool) -> str:
     """Return the recommendation, its largest possible loss, and its gain over lossless on each sweep."""
     tightest = min(tested, key=lambda each: (each.tests[name].worst + each.margin, each.sweep.title))
     gains = ", ".join(f"on {each.sweep.title} {_gain_text(each, name)}" for each in tested)
-    verdict = f"ship {name}: safe" if is_faster else f"{_without_leniency(name, tested)}; {name} is safe"
+    verdict = f"ship {name}: safe" if is_faster else f"{_without_leniency(tested)}; {name} is safe"
     lacking = "" if is_faster else ", but a speed-up over lossless and the target alone is not proven on all"
     worst = sentences.limit_text(tightest.tests[name].worst, tightest.margin)
     limit = f"at worst {worst} points (margin {tightest.margin:g}), on {tightest.sweep.title}"
@@ -157,9 +155,9 @@ def _describe(name: str, tested: Sequence[_Tested], *, is_faster: bool) -> str:
     return " ".join([f"{verdict} on all {len(tested)} sweeps ({limit}){lacking}; {gains}.", *notes, *_remarks(tested)])
 
 
-def _without_leniency(name: str, tested: Sequence[_Tested]) -> str:
-    """Return what to do where this setting is not proven to be faster: stay lossless, or not speculate where that is slower."""
-    known = [(each.sweep.title, over) for each in tested if (over := each.lossless(name)) is not None]
+def _without_leniency(tested: Sequence[_Tested]) -> str:
+    """Return what to do where no setting is proven to be faster: stay lossless, or not speculate where that is slower."""
+    known = [(each.sweep.title, over) for each in tested if (over := each.lossless) is not None]
     slow = [f"{sentences.ratio_text(over)} on {title}" for title, over in known if over.value < 1]
     if not slow:
         return "stay lossless"

@@ -84,6 +84,31 @@ def test_an_answer_must_come_sooner_than_from_the_target_alone():
     assert decide(replace(sweep, gains={"1": longer}), 4.0).kind == "alone", "three times the tokens"
 
 
+def timed_in_two_passes(k5, k1):
+    """One safe setting that was timed beside lossless K=5; K=1 was timed in another pass. Limits over the target alone."""
+    sweep = weighed({})
+    gain = Gain({"k5": estimate(1.1, 1.2)}, "k5", estimate(0.7, 0.9), apart=("k1",))
+    names = sweep.names | {"k5": "lossless K=5", "k1": "lossless K=1"}
+    return replace(sweep, gains={"1": gain}, names=names, lossless={"k5": estimate(*k5), "k1": estimate(*k1)})
+
+
+@pytest.mark.parametrize("k5", [(0.7, 0.85), (1.05, 1.1)])
+def test_the_best_lossless_setting_of_another_pass_is_advised(k5):
+    """The advice was not to speculate, or to stay with the slower K=5, since only the pass of the safe setting counted."""
+    advice = decide(timed_in_two_passes(k5, (1.14, 1.24)), 1.0)
+    assert (advice.kind, advice.rival, round(advice.speedup.value, 2)) == ("stay", "k1", 1.19)
+    assert "stay lossless K=1: 1.19× [1.14, 1.24] the target alone; ensemble w=1 K=5 is safe" in advice.text
+    assert "is not proven (over lossless K=5 1.15× [1.10, 1.20]), and lossless K=1 was timed in another" in advice.text
+
+
+def test_where_every_lossless_setting_is_slower_the_best_and_the_other_pass_are_named():
+    advice = decide(timed_in_two_passes((0.7, 0.8), (0.85, 0.95)), 1.0)
+    assert (advice.kind, advice.rival) == ("alone", "k1")
+    assert "do not speculate: lossless K=1 runs at 0.90× [0.85, 0.95] the speed of the target alone" in advice.text
+    assert "(over lossless K=5 1.15× [1.10, 1.20]; over the target alone 0.79× [0.70, 0.90]), and" in advice.text
+    assert "and lossless K=1 was timed in another pass: time all of them in one command" in advice.text
+
+
 def test_where_nothing_is_safe_a_slow_lossless_is_named():
     text = decide(against_target((0.69, 0.9)), 0.1).text
     assert "Nor is lossless worth its drafts: lossless K=7 runs at 0.68× [0.60, 0.77]" in text

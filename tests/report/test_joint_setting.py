@@ -95,6 +95,13 @@ def test_where_lossless_is_slower_than_the_target_alone_it_says_not_to_speculate
     )
 
 
+def test_a_faster_lossless_setting_of_another_pass_counts():
+    speeds = {"lossless": Estimate(0.8, 0.7, 0.9, 8), "other": Estimate(1.19, 1.14, 1.24, 8)}
+    folders = [recommendation(title, (-2.0,) * 3, is_faster=False) for title in "AB"]
+    folders = [replace(each, weighed=(replace(each.weighed[0], lossless=speeds),)) for each in folders]
+    assert decide_jointly(folders).text.startswith("joint: stay lossless; ensemble w=0.5 K=5 is safe on all 2 sweeps")
+
+
 def test_a_setting_that_was_not_tested_says_why():
     first, second = recommendation("A", (-2.0, -3.0, -4.0)), recommendation("B", (-7.0, -8.0, -9.0))
     (sweep,) = second.weighed
