@@ -6,6 +6,7 @@ target alone, or a lossless rule, which has the same tokens. Without such a cell
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -22,12 +23,14 @@ EXACT = ("float32", "float64")  # dtypes in which a block and single steps choos
 AUDIT = "python -m sdbench.audit finds the rule at fault"
 
 
-def greedy_reference(cells: pd.DataFrame, cell: pd.Series) -> str | None:
-    """Return the cell of `cells` with the target's greedy text for the prompts and the pair of `cell`."""
+def greedy_reference(cells: pd.DataFrame, cell: pd.Series, *, is_alike_only: bool = False) -> str | None:
+    """Return the cell of `cells` with the target's greedy text for the prompts and the pair of `cell`; one with the numbers of
+    its target if there is any, and none other with `is_alike_only`.
+    """
     same = cells[(cells["temperature"] == 0) & (cells["model"] == cell["model"]) & (cells["asked"] == cell["asked"])]
     same = same.loc[[_is_same_model(each, cell) for _, each in same.iterrows()]]
     alike = [_target_of(each) == _target_of(cell) for _, each in same.iterrows()]
-    same = same[alike] if any(alike) else same  # a folder may hold the target in two dtypes
+    same = same.loc[alike] if any(alike) or is_alike_only else same  # a folder may hold the target in two dtypes
     for chosen in (same[same["verifier"] == "target"], same[same["is_lossless"].astype(bool)]):
         if len(chosen):
             return str(chosen["cell"].iloc[0])
@@ -47,14 +50,21 @@ def _target_of(cell: pd.Series) -> dict[str, object]:
 
 
 def against_greedy(results: Results, references: Sequence[Results] | None = None) -> pd.DataFrame:
-    """Return one row per generation: how many of its first tokens equal the greedy text's (`prefix`), and whether all do."""
-    sources = [results] if references is None else list(references)
+    """Return one row per generation: how many of its first tokens equal the greedy text's (`prefix`), and whether all do.
+
+    The greedy text is looked for in this folder and then in `references`; one of the target in another dtype is used only if
+    none of them holds that in the same.
+    """
+    sources = [results, *(source for source in references or () if source is not results)]
     texts: dict[str, dict[str, NDArray[np.int64]]] = {}
     followed = []
     is_needed = any((source.cells["temperature"] == 0).any() for source in sources)
     by_cell = dict(list(results.tokens.groupby("cell", sort=True))) if is_needed else {}
     for _, cell in results.cells.iterrows():
-        known = ((source, greedy_reference(source.cells, cell)) for source in sources)
+        known = (
+            (source, greedy_reference(source.cells, cell, is_alike_only=is_alike))
+            for is_alike, source in product((True, False), sources)
+        )
         home, key = next(((source, key) for source, key in known if key is not None), (results, None))
         if key is None or key == cell["cell"] or cell["cell"] not in by_cell:
             continue

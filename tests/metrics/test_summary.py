@@ -2,16 +2,19 @@
 
 import math
 from copy import copy
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
 import pytest
 
+import sdbench
 from sdbench.metrics import acceptance, speed, theory
 from sdbench.metrics.columns import estimate_of
-from sdbench.metrics.divergence import greedy_reference
+from sdbench.metrics.divergence import against_greedy, greedy_reference
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.theory import has_law
+from tests.records.synthetic import Shape, sweep
 
 CONTRACT = [
     "model",
@@ -299,6 +302,32 @@ def test_the_greedy_text_is_that_of_the_same_prompts_and_the_same_target():
     assert greedy_reference(cells, lenient) == "short-float32"
     assert greedy_reference(cells.iloc[:2], lenient) == "short-bfloat16", "another dtype is better than none"
     assert greedy_reference(cells.iloc[:1], lenient) is None, "another prompt is not"
+
+
+def greedy_folder(folder, dtype, verifiers=("target", "ensemble")):
+    """Texts at T = 0 of a sweep with the target in this dtype, which differ between dtypes."""
+    cells = sweep("m", "gsm8k-tiny", ws=(0.5,), num_drafts=(5,), temperature=0.0)
+    cells = [cell for cell in cells if cell.verifier in verifiers]
+    cells = [replace(cell, content=cell.content | {"target_dtype": dtype}) for cell in cells]
+    with sdbench.records.Store.open(folder, config={}, provenance={}) as store:
+        store.add_cells(cells)
+        store.append_generations([Shape(16).decode(cell, str(i)) for cell in cells for i in range(4)])
+    return sdbench.read(folder)
+
+
+def test_texts_are_compared_with_the_target_of_their_folder_before_that_of_another(tmp_path):
+    """In a report of two folders, texts of the second were compared with the first's target, of another dtype."""
+    folders = single, half = [greedy_folder(tmp_path / dtype, dtype) for dtype in ("float32", "bfloat16")]
+    for folder in folders:
+        alone = against_greedy(folder)
+        assert len(alone) == 4, "the ensemble"
+        for order in (folders, folders[::-1]):
+            pd.testing.assert_frame_equal(against_greedy(folder, order), alone)
+    lenient = greedy_folder(tmp_path / "lenient", "bfloat16", ("ensemble",))
+    pd.testing.assert_frame_equal(
+        against_greedy(lenient, [lenient, single, half]), against_greedy(lenient, [half]), obj="the same dtype first"
+    )
+    assert len(against_greedy(lenient, [single])) == 4, "another dtype is better than none"
 
 
 def test_the_greedy_text_of_another_server_or_of_other_weights_is_not_the_targets():
