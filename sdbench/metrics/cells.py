@@ -243,8 +243,8 @@ def drafting_of(cell: Mapping[Any, Any]) -> str:
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
-    """Return a cell's baseline in the same sweep. Of several, the same draft and drafter are preferred, then the nearest draft
-    length.
+    """Return a cell's baseline in the same sweep. Of several, the same version of law and texts is preferred, then the same draft
+    and drafter, then the nearest draft length.
     """
     sweeps = cells["sweep"] if "sweep" in cells else sweep_of(cells)
     same = cells[sweeps == sweeps.at[key]]
@@ -257,9 +257,11 @@ def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:
     drafter, num_draft = cells.at[key, "drafter"], cells.at[key, "num_draft"]
     drafter = drafter if pd.notna(drafter) else "model"
     draft, drafts = side_of(cells.loc[key], "draft"), [side_of(cell, "draft") for cell in baselines.to_dict("records")]
+    laws = map(_law, baselines.to_dict("records"))
     kinds = baselines["drafter"].map(lambda name: str(name).partition(" ")[0])
     closeness = pd.DataFrame(
         {
+            "other law": [law != _law(cells.loc[key]) for law in laws],
             "other draft": [None not in (draft, side) and side != draft for side in drafts],
             "other kind": kinds != drafter.partition(" ")[0],
             "other drafter": baselines["drafter"] != drafter,

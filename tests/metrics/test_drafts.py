@@ -93,14 +93,23 @@ def test_the_plain_draft_keeps_its_name_beside_a_quantised_one():
     }
 
 
+@pytest.mark.parametrize("name", ["law", "texts"])
+@pytest.mark.parametrize("verifier", ["target", "draft"])
+def test_the_target_and_the_draft_alone_are_those_of_the_same_version(name, verifier):
+    known = table(*VARIANTS[name])
+    home = {cell.key: number for number, cells in enumerate(VARIANTS[name]) for cell in cells}
+    for ordered in (known, known[::-1]):
+        for key in known.index:
+            base = reference(ordered, key, verifier)
+            assert home[str(base)] == home[key], names_of(known)[key]
+
+
 @pytest.mark.parametrize("name", [name for name in VARIANTS if name != "version of the rule"])
 def test_the_baseline_of_a_setting_has_its_draft(name):
     known = table(*VARIANTS[name])
     home = {cell.key: number for number, cells in enumerate(VARIANTS[name]) for cell in cells}
     for ordered in (known, known[::-1]):
-        for key in known.index[
-            known["verifier"].isin(["ensemble"] if name in ("law", "texts") else ["ensemble", "draft"])
-        ]:
+        for key in known.index[known["verifier"].isin(["ensemble", "draft"])]:
             base = reference(ordered, key, "lossless")
             assert base is None or home[base] == home[key], names_of(known)[key]
 
