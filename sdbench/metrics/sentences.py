@@ -10,6 +10,7 @@ from sdbench.metrics.safety import Comparison
 from sdbench.metrics.stats import Estimate
 from sdbench.metrics.text import format_interval, format_number
 from sdbench.metrics.weigh import Gain, Weighed
+from sdbench.types import Metric
 
 NEAR = 0.05  # relative distance to the margin at which one decimal would read as a tie
 
@@ -84,8 +85,8 @@ class Wording:
         if self.best.num_differing == 0:
             limit = f"a loss of up to {near_text(-worst, self.margin)} points of {name} cannot be excluded at n = {n}"
             return f"no example changed; {limit} (margin {self.written})"
-        change = f"{format_signed(self.best.change)} points of {name} against lossless"
-        return f"{change}, at worst {limit_text(worst, self.margin)} (margin {self.written}, n={n})"
+        change, limit = change_text(self.best, self.sweep.metric), worst_text(worst, self.margin, self.sweep.metric)
+        return f"{change}, at worst {limit} (margin {self.written}, n={n})"
 
     def _with_notes(self, text: str, untimed: str | None = None, *, is_shipped: bool = False) -> str:
         """Add notes on the length of answers, untimed settings and the draft alone."""
@@ -103,8 +104,8 @@ def at_speed(
     sweep: Weighed, best: Comparison, gain: Gain, over_target: Estimate, speed: float, margin: float, limits: str
 ) -> str:
     """A setting that is fast enough, and its loss; `limits` is the level of the limits of `over_target`."""
-    limit = f"at worst {limit_text(best.worst, margin)}"
-    change = f"{format_signed(best.change)} points of {sweep.metric.name} against lossless, {limit}"
+    limit = f"at worst {worst_text(best.worst, margin, sweep.metric)}"
+    change = f"{change_text(best, sweep.metric)}, {limit}"
     target = f"{ratio_text(over_target)} the target alone (asked for {speed:g}×{limits})"
     over = f"{target}, {gain_text(sweep, gain, best.cell)}"
     text = f"ship {sweep.names[best.cell]}: {over}; {change} (n={best.difference.n})."
@@ -191,7 +192,7 @@ def remarks(sweep: Weighed) -> list[str]:
     """Return remarks that do not depend on the decision: a draft that loses nothing, settings that were left out."""
     notes = []
     if sweep.draft is not None and not sweep.draft.high < 0:
-        loss = format_interval(sweep.draft, 1)
+        loss = format_interval(sweep.draft, 1) + (", positive is better" if sweep.metric.best == "low" else "")
         notes.append(f"On this task the draft alone is not shown to lose anything either ({loss}).")
     if sweep.left_out:
         names = ", ".join(f"{sweep.names[cell]} (n={n})" for cell, n in sweep.left_out.items())
@@ -243,14 +244,32 @@ def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: s
     more = needed_examples(best, margin, sweep.alpha) if written == f"{margin:g}" else ""
     tail = f"; {more}" if more else ""
     return (
-        f"none: n is too small to tell (n={best.difference.n}); nearest is {sweep.names[best.cell]}: {format_signed(best.change)} "
-        f"points of {sweep.metric.name} against lossless, {limit} (margin {written}){tail}."
+        f"none: n is too small to tell (n={best.difference.n}); nearest is {sweep.names[best.cell]}: "
+        f"{change_text(best, sweep.metric)}, {limit} (margin {written}){tail}."
     )
 
 
 def points(written: str) -> str:
     """Return a text such as 0.5 points, 1 point."""
     return f"{written} point{'' if written == '1' else 's'}"
+
+
+def change_text(test: Comparison, metric: Metric) -> str:
+    """Return a text such as -1.9 points of bleu against lossless."""
+    than = "than" if metric.best == "low" else "against"
+    return f"{signed_text(test.change, 1, metric, f' points of {metric.name}')} {than} lossless"
+
+
+def worst_text(worst: float, margin: float, metric: Metric, unit: str = "") -> str:
+    """Return the limit of a change as in a sentence, such as -1.2 or, where less is better, 1.2 worse."""
+    return signed_text(worst, _digits_near(worst + margin), metric, unit)
+
+
+def signed_text(points: float, digits: int, metric: Metric, unit: str = "") -> str:
+    """Return a change in points, with a word instead of a sign where less is better, since there the score of a loss rises."""
+    if metric.best == "low":
+        return f"{format_number(abs(points), digits)}{unit} {'better' if points > 0 else 'worse'}"
+    return f"{format_signed(points, digits)}{unit}"
 
 
 def format_signed(points: float, digits: int = 1) -> str:
@@ -260,12 +279,17 @@ def format_signed(points: float, digits: int = 1) -> str:
 
 def limit_text(worst: float, margin: float) -> str:
     """Return the limit of a change such as -1.2, with two decimals where one would read as a tie with the margin."""
-    return format_signed(worst, 2 if abs(worst + margin) < NEAR else 1)
+    return format_signed(worst, _digits_near(worst + margin))
 
 
 def near_text(points: float, margin: float) -> str:
     """Return points such as 1.2, with two decimals where one would read as a tie with the margin."""
-    return format_number(points, 2 if abs(points - margin) < NEAR else 1)
+    return format_number(points, _digits_near(points - margin))
+
+
+def _digits_near(distance: float) -> int:
+    """Return two decimals at this distance to the margin where one would read as a tie, otherwise one."""
+    return 2 if abs(distance) < NEAR else 1
 
 
 def ratio_text(estimate: Estimate) -> str:

@@ -75,7 +75,9 @@ def order(sweep: Sweep) -> pd.DataFrame:
 
 
 def retention(sweep: Sweep) -> pd.DataFrame:
-    """Return the quality of each setting over lossless, and how many examples would show the difference."""
+    """Return the quality of each setting over lossless, and how many examples would show the difference; none if less is better."""
+    if sweep.metric.best == "low":
+        return pd.DataFrame()
     known = sweep.rows[sweep.rows["difference"].notna() & (sweep.rows["verifier"] != "lossless")]
     lossless = pd.Series({key: reference(sweep.cells, str(key), "lossless") for key in known.index}, dtype=object)
     same_length = lossless.map(sweep.cells["num_draft"]) == known["num_draft"]

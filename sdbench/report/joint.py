@@ -60,7 +60,7 @@ class _Tested(NamedTuple):
         test = self.tests[name]
         if test.worst > -self.margin:
             return sentences.excess_text(test, self.margin)
-        return f"at worst {sentences.limit_text(test.worst, self.margin)}"
+        return f"at worst {sentences.worst_text(test.worst, self.margin, self.sweep.metric)}"
 
     def problem(self) -> str:
         """Return why this run cannot tell; "" if it can."""
@@ -149,8 +149,8 @@ def _describe(name: str, tested: Sequence[_Tested], *, is_faster: bool) -> str:
     gains = ", ".join(f"on {each.sweep.title} {_gain_text(each, name)}" for each in tested)
     verdict = f"ship {name}: safe" if is_faster else f"{_without_leniency(tested)}; {name} is safe"
     lacking = "" if is_faster else ", but a speed-up over lossless and the target alone is not proven on all"
-    worst = sentences.limit_text(tightest.tests[name].worst, tightest.margin)
-    limit = f"at worst {worst} points (margin {tightest.margin:g}), on {tightest.sweep.title}"
+    worst = sentences.worst_text(tightest.tests[name].worst, tightest.margin, tightest.sweep.metric, " points")
+    limit = f"at worst {worst} (margin {tightest.margin:g}), on {tightest.sweep.title}"
     notes = _warnings(name, tested) if is_faster else []
     return " ".join([f"{verdict} on all {len(tested)} sweeps ({limit}){lacking}; {gains}.", *notes, *_remarks(tested)])
 

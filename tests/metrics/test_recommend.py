@@ -21,7 +21,7 @@ from tests.records.synthetic import write_synthetic
 WS = (0.9, 0.7, 0.5, 0.3, 0.0)
 BASE = {"model": "m", "task": "t", "temperature": 1.0, "protocol": "p", "num_draft": 5}
 BASE |= {"asked": "a", "content": {}, "knobs": "", "drafter": "model"}
-STRICT, ROUGE = Metric("strict", "share"), Metric("rougeL", "points")
+STRICT, ROUGE, TER = Metric("strict", "share"), Metric("rougeL", "points"), Metric("ter", "raw", "low", (0, 100))
 
 
 def frames(metric, rules=("ensemble",)):
@@ -204,6 +204,20 @@ def test_a_safe_and_faster_setting_is_shipped_with_cost_and_gain_in_one_line():
     assert advice.text == (
         "m on t: ship ensemble w=1 K=5: 1.25× [1.20, 1.30] over lossless K=7, 2.00× the target alone; "
         "-0.5 points of rougeL against lossless, at worst -0.9 (margin 1, n=200)."
+    )
+
+
+def test_where_less_is_better_a_loss_is_called_worse():
+    """The sentence said -1.9 points of ter where the tables of the same page say +1.9."""
+    sweep = replace(weighed({1: (1.2, 1.3)}, changes=((-0.1, -0.4), (-1.9, -2.2), (-3.0, -6.0))), metric=TER)
+    assert "; 1.9 points of ter worse than lossless, at worst 2.2 worse (margin 2.5, n=200)." in decide(sweep, 2.5).text
+    assert "; 1.9 points of ter worse than lossless, at worst 2.2 worse (n=200)." in at_speed(sweep, 1.8, 5.0).text
+    better = replace(sweep, curves=((comparison("1", 0.3, -4.98),),))
+    assert "; 0.3 points of ter better than lossless, at worst 4.98 worse (margin 5, n" in decide(better, 5.0).text
+    unproven = replace(sweep, curves=((comparison("0", -1.9, -6.0),),))
+    assert (
+        "w=0 K=5: 1.9 points of ter worse than lossless, but its loss may be as large as 6.0"
+        in decide(unproven, 5).text
     )
 
 

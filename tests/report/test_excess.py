@@ -94,6 +94,18 @@ def test_the_page_says_that_a_positive_difference_is_a_gain_where_less_is_better
     assert compared in texts
 
 
+@pytest.mark.parametrize(
+    ("best", "cost"),
+    [("low", ("1.9 points worse", "at worst 4.98 worse ter")), ("high", ("−1.9 points", "at worst −4.98 ter"))],
+)
+def test_the_cost_is_called_worse_where_less_is_better(best, cost):
+    test = replace(REFUSED, change=-1.9, worst=-4.98)
+    weighed = Weighed("m", "t", "m on t", Metric("ter", "raw", best, (0, 100)), ((test,),))
+    advice = Advice("m", "t", "a", "m on t: ship.", kind="ship", margin=5.0)
+    (fact,) = verdicts.facts_of(verdicts.Advised(SimpleNamespace(batch_size=None), advice, weighed), advice)
+    assert fact == ("Cost", *cost)
+
+
 def shown_at(decisions, margin):
     """The decision that decide.js shows."""
     return [each for each in decisions if each["from"] < margin or (each["has_from"] and each["from"] == margin)][-1]

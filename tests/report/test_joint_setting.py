@@ -60,6 +60,13 @@ def test_the_fastest_setting_that_is_safe_on_all_is_shipped():
     )
 
 
+def test_where_less_is_better_the_limit_of_a_loss_is_called_worse():
+    folders = [recommendation(title, (-2.0, -3.0, -9.0)) for title in "AB"]
+    ter = Metric("ter", "raw", "low", (0, 100))
+    folders = [replace(each, weighed=(replace(each.weighed[0], metric=ter),)) for each in folders]
+    assert "safe on all 2 sweeps (at worst 3.0 points worse (margin 5), on A)" in decide_jointly(folders).text
+
+
 def test_each_folder_keeps_its_margin():
     two = recommendation("A", (-2.0, -3.0, -4.0), margin=2.5), recommendation("B", (-1.0, -4.5, -9.0))
     assert decide_jointly(two).setting == "ensemble w=0.9 K=5"

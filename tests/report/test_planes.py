@@ -66,6 +66,13 @@ def test_a_retention_is_over_lossless_on_the_examples_that_both_have(extended):
     assert set(scores[table.index].count()) == {10, 60}
 
 
+def test_where_less_is_better_there_is_no_retention(extended, monkeypatch):
+    """A fifth more errors was a retention of 1.2."""
+    assert len(frames.retention(extended)) == 3
+    monkeypatch.setattr(type(extended), "metric", replace(extended.metric, best="low"))
+    assert frames.retention(extended).empty
+
+
 @pytest.fixture(scope="module")
 def drafters(tmp_path_factory):
     home = tmp_path_factory.mktemp("drafters") / "home"

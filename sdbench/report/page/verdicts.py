@@ -20,7 +20,7 @@ from sdbench.metrics.quality import points as points_of
 from sdbench.metrics.quality import sign_of
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
 from sdbench.metrics.safety import Comparison, run_in_sequence
-from sdbench.metrics.sentences import batches_text, limit_text
+from sdbench.metrics.sentences import batches_text, limit_text, signed_text, worst_text
 from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
@@ -157,8 +157,9 @@ def facts_of(advised: Advised, advice: Advice) -> list[Fact]:
     size = advised.sweep.batch_size
     facts = []
     if chosen is not None:
-        worst = f"at worst {with_minus(limit_text(chosen.worst, advice.margin))} {advised.weighed.metric.name}"
-        facts.append(Fact("Cost", f"{format_signed(chosen.change)} points", worst))
+        metric = advised.weighed.metric
+        worst = f"at worst {with_minus(worst_text(chosen.worst, advice.margin, metric))} {metric.name}"
+        facts.append(Fact("Cost", with_minus(signed_text(chosen.change, 1, metric, " points")), worst))
     elif advice.kind in ("stay", "alone"):
         facts.append(Fact("Cost", "none", "the target’s own distribution"))
     lossless = advised.weighed.lossless.get(advice.rival or "")
