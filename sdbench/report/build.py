@@ -52,6 +52,7 @@ class WorkedOut:
     options: tuple[str, ...] = ()  # options of the command, such as margin=1
     # Decisions for several sweeps: seeds pooled, and one common setting if joint=true.
     together: tuple[str, ...] = ()
+    num_pooled: int = 0  # decisions on pooled seeds that were tested
 
     @property
     def home(self) -> Path:
@@ -103,9 +104,11 @@ def worked_out(
     sweeps = sweeps_of(results, summaries, metrics)
     advice = tuple(retitle(sweeps, results, advice))
     pooled = pool_seeds(results)
-    together = [f"{pooled.name}: {each.text}" for each in advise(pooled).advices] if pooled else []
+    decisions = advise(pooled).advices if pooled else ()
+    together = [f"{pooled.name}: {each.text}" for each in decisions] if pooled else []
     together += [decide_jointly(advice).text] if is_joint else []
-    return WorkedOut(results, summaries, advice, tuple(sweeps), metrics, tuple(options), tuple(together))
+    num_pooled = sum(bool(each.tests) for each in decisions)
+    return WorkedOut(results, summaries, advice, tuple(sweeps), metrics, tuple(options), tuple(together), num_pooled)
 
 
 def retitle(
@@ -136,7 +139,9 @@ def write(work: WorkedOut, out: str | os.PathLike[str] | None = None) -> Report:
     figures = write_figures(home / "figures", work.sweeps)
     options = (*work.options, *([] if out is None else [f"out={os.fspath(out)}"]))
     joint = " ".join(work.together)
-    page = write_page(home, work.results, work.sweeps, work.advice, options, joint, tables=tables)
+    page = write_page(
+        home, work.results, work.sweeps, work.advice, options, joint, num_pooled=work.num_pooled, tables=tables
+    )
     return Report(page, figures, tables)
 
 

@@ -12,7 +12,7 @@ from sdbench.metrics.recommend import recommend
 from sdbench.metrics.summary import summarise
 from sdbench.metrics.theory import laws
 from sdbench.records import GenerationRecord, Store, read
-from sdbench.report.build import worked_out
+from sdbench.report.build import worked_out, write
 from sdbench.report.page import write_page
 from sdbench.report.page.verdicts import losses_of, match_advice
 from sdbench.report.sweep import Sweep, sweeps_of
@@ -60,6 +60,19 @@ def test_at_a_fixed_speed_no_error_of_a_loss_is_stated(tmp_path: Path):
     sentences = tree.xpath("//p[@data-part='sentence']")
     assert len(sentences) == 2
     assert all("limits at 97.5 % each, since 2 settings were timed" in each.text_content() for each in sentences)
+
+
+def test_the_chance_of_an_error_includes_the_decision_on_pooled_seeds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    homes = [write_synthetic(tmp_path / f"s{seed}", n=55, ws=(0.9,), timing_examples=0, seed=seed) for seed in (0, 1)]
+    work = worked_out(homes)
+    assert (len(work.together), work.num_pooled, worked_out(homes[:1]).num_pooled) == (1, 1, 0)
+    for name in ("write_tables", "write_figures"):
+        monkeypatch.setitem(write.__globals__, name, lambda *_: ())
+    tree = lxml.html.parse(write(work, tmp_path / "page").page).getroot()
+    text = tree.xpath("normalize-space(//*[@id='errors'])")
+    assert "With 3 of them on this page, pooled seeds included, the chance" in text
+    assert "is up to 7.5\xa0%" in text
+    assert worked_out(homes, speed=1.2).num_pooled == 0, "of a loss nothing is tested"
 
 
 def scored(home: Path, metric: Metric, values: dict[str, list[float]]) -> tuple[Sweep, str]:

@@ -50,12 +50,13 @@ def write_page(
     options: Sequence[str] = (),
     joint: str = "",
     *,
+    num_pooled: int = 0,
     tables: Collection[Path] = (),
 ) -> Path:
     """Render the page into `home`; its figures are the SVG files below home/figures.
 
-    `options` are those of the command, `joint` is the decision for all sweeps together, `tables` are the files that the page
-    lists.
+    `options` are those of the command, `joint` is the text of the decisions for several sweeps together, `num_pooled` of which are
+    of pooled seeds and tested, `tables` are the files that the page lists.
     """
     advised = match_advice(sweeps, results, advice)
     drawings, missing = split_by_room(drawings_of(home / "figures", sweeps), FIGURES_ROOM)
@@ -75,6 +76,7 @@ def write_page(
         "drawings": drawings,
         "missing": missing,
         "joint": with_minus(joint),
+        "num_pooled": num_pooled,
         "runs": runs_of(results),
         "files": [(name, caption) for name, caption in TABLES.items() if home / name in tables],
         "rebuild": " ".join(["python -m sdbench.report", *map(folder_of, results), *map(shlex.quote, options)]),
