@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from sdbench.metrics.divergence import EqualTexts
+from sdbench.metrics.recommend import recommend
 from sdbench.metrics.summary import summarise
 from sdbench.passes.finish import print_equal_texts
 from sdbench.records import Store, read
@@ -69,6 +70,34 @@ def test_lossless_is_checked_against_the_target_alone(sweep):
     assert is_odd == (not row["difference_from_target_low"] <= 0 <= row["difference_from_target_high"])
     assert text.startswith("a difference beyond noise" if is_odd else "no difference is shown")
     assert "lossless K=5: " in text
+
+
+@pytest.mark.parametrize(
+    ("cut", "sentence"),
+    [
+        (
+            ["ensemble w=0.1 K=5"],
+            "ensemble w=0.1 K=5 (n=40). A cell with fewer than 50 examples is left out of the recom",
+        ),
+        (["draft alone"], "draft alone (n=40). A cell with fewer than 50 examples is left out of the recommendation."),
+        (["lossless K=5"], "40 examples in the smallest cell. Below 50 nothing is recommended."),
+        (["ensemble w=0.1 K=5", "ensemble w=0.7 K=5"], "40 examples in the smallest cell. Below 50 nothing is recomm"),
+        ([], ""),
+    ],
+)
+def test_a_warning_of_few_examples_does_not_contradict_the_recommendation(home, cut, sentence):
+    """With one unfinished setting it said that nothing is recommended, beside a recommendation of another."""
+    keys = only_sweep(home).cells.reset_index().set_index("label")["cell"]
+    results = read(home)
+    frame = results.generations
+    first = sorted(set(frame["example"]))[:40]
+    results.__dict__["generations"] = frame[~frame["cell"].isin(keys[cut]) | frame["example"].isin(first)]
+    (sweep,) = sweeps_of([results], [summarise(results, resamples=50)])
+    (advice,) = recommend(results, 20.0, resamples=50).advices
+    small = [text for text in warnings_of(sweep) if text.startswith("n is small")]
+    assert len(small) == bool(cut)
+    assert all(text.startswith(f"n is small: {sentence}") for text in small)
+    assert bool(advice.tests) == all("nothing is recommended" not in text for text in small)
 
 
 def test_the_page_shows_losses_times_of_answers_and_examples_needed(home):

@@ -9,7 +9,7 @@ from datetime import datetime
 from statistics import NormalDist
 from typing import Any
 
-from sdbench.metrics.cells import table_of
+from sdbench.metrics.cells import BASELINES, table_of
 from sdbench.metrics.speed import drift_sentence, mixed_sentence
 from sdbench.metrics.text import drafter_of, names_of
 from sdbench.metrics.weigh import SMALL
@@ -191,10 +191,7 @@ def warnings_of(sweep: Sweep, *, has_texts: bool = True) -> list[str]:
     `has_texts`: whether lossless texts at T = 0 that differ from the target's are included.
     """
     rows = sweep.rows
-    warnings = []
-    least = rows["n"].min()
-    if least < SMALL:
-        warnings.append(f"n is small: {least:g} examples in the smallest cell. Below {SMALL} nothing is recommended.")
+    warnings = [small_sentence(sweep)] if rows["n"].min() < SMALL else []
     for name in ("truncated_rate", "loop_rate", "empty_rate", "extraction_failed_rate", "prompt_cut_rate"):
         high = rows.index[rows[name].astype("float64") > MANY] if name in rows else []
         if len(high):
@@ -214,6 +211,17 @@ def warnings_of(sweep: Sweep, *, has_texts: bool = True) -> list[str]:
     if any(str(entry.get("commit") or "").endswith("+") for entry in sweep.results.provenance.values()):
         warnings.append("The source tree had uncommitted changes when this was run (the commit ends in +).")
     return warnings
+
+
+def small_sentence(sweep: Sweep) -> str:
+    """Return a warning of cells with too few examples, which are named if others are enough for a recommendation."""
+    n, cells = sweep.rows["n"], sweep.cells.loc[sweep.rows.index]
+    is_lossless = cells["is_lossless"].astype(bool)
+    lenient, lossless = n[~is_lossless & ~cells["verifier"].isin(BASELINES)], n[is_lossless & (cells["num_draft"] > 0)]
+    if not all((side >= SMALL).any() for side in (lenient, lossless)):
+        return f"n is small: {n.min():g} examples in the smallest cell. Below {SMALL} nothing is recommended."
+    names = ", ".join(f"{cells.at[key, 'label']} (n={count:g})" for key, count in n[n < SMALL].items())
+    return f"n is small: {names}. A cell with fewer than {SMALL} examples is left out of the recommendation."
 
 
 def merge_warnings(warnings: Mapping[str, Sequence[str]]) -> list[tuple[str, str]]:
