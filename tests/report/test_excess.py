@@ -106,6 +106,26 @@ def test_the_cost_is_called_worse_where_less_is_better(best, cost):
     assert fact == ("Cost", *cost)
 
 
+@pytest.mark.parametrize(
+    ("metric", "difference", "is_wider"),
+    [
+        (STRICT, Estimate(-0.01, -0.02, 0.0, 200), False),
+        (Metric("rougeL", "points"), Estimate(-1.0, -1.6, 0.0, 200), True),
+    ],
+)
+def test_the_page_says_that_limits_lie_beyond_the_intervals_only_if_they_do(metric, difference, is_wider, monkeypatch):
+    """Of a single curve of pass/fail scores the limit is the lower end of the interval."""
+    advice = recommendation(replace(REFUSED, difference=difference), metric)
+    cells = pd.DataFrame({"label": ["ensemble w=0.5 K=5"]}, index=["a"])
+    sweep = SimpleNamespace(title="m on t", cells=cells, batch_size=None)
+    for name in ("plane_of", "losses_of"):
+        monkeypatch.setattr(verdicts, name, lambda *_: None)
+    card = verdicts.card_of(verdicts.Advised(sweep, advice.advices[0], advice.weighed[0]), 0, [sweep])
+    page = str(ENVIRONMENT.get_template("parts.html.j2").make_module().answer(card, False))
+    assert "At most 1 in 40" in page
+    assert ("lies beyond the interval in the tables" in page) == is_wider
+
+
 def shown_at(decisions, margin):
     """The decision that decide.js shows."""
     return [each for each in decisions if each["from"] < margin or (each["has_from"] and each["from"] == margin)][-1]

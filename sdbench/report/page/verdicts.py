@@ -20,7 +20,7 @@ from sdbench.metrics.quality import points as points_of
 from sdbench.metrics.quality import sign_of
 from sdbench.metrics.recommend import Advice, Recommendation, breakpoints, decide
 from sdbench.metrics.safety import Comparison, run_in_sequence
-from sdbench.metrics.sentences import batches_text, limit_text, signed_text, worst_text
+from sdbench.metrics.sentences import batches_text, is_wider, limit_text, signed_text, worst_text
 from sdbench.metrics.text import format_interval
 from sdbench.metrics.weigh import Weighed
 from sdbench.records import Results
@@ -75,8 +75,9 @@ def match_advice(
 def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, Any]:
     """Return what the page shows of an advice; `group` is the index of its sweep among those of the page.
 
-    `setting` is the key of the recommended one; `losses` are its, or those of the nearest to it; `most` is the slider's end;
-    `margin_at`, `zero_at` and `per_cent` (of a point) are positions on a line of the `ladder`, in per cent.
+    `setting` is the key of the recommended one; `losses` are its, or those of the nearest to it; `is_wider`: whether the limit of
+    any test lies outside the interval of its difference; `most` is the slider's end; `margin_at`, `zero_at` and `per_cent` (of a
+    point) are positions on a line of the `ladder`, in per cent.
     """
     sweep, advice, weighed = advised
     margin, tests = advice.margin, advised.tests
@@ -100,6 +101,7 @@ def card_of(advised: Advised, index: int, sweeps: Sequence[Sweep]) -> dict[str, 
         "group": [each is sweep for each in sweeps].index(True),
         "metric": weighed.metric.name,
         "is_less_better": weighed.metric.best == "low",  # every difference is negative where quality is lost
+        "is_wider": any(is_wider(weighed, test) for test in tests),
         "margin": margin,
         "has_margin": has_margin,
         "most": round(max(depth, 1.5 * margin), 1) if is_live else 0.0,
