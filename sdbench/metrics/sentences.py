@@ -13,8 +13,6 @@ from sdbench.metrics.weigh import Gain, Weighed
 from sdbench.types import Metric
 
 NEAR = 0.05  # relative distance to the margin at which one decimal would read as a tie
-
-
 LONGER = 1.05  # longer answers than this get a warning
 LIMIT = (
     "At worst: the limit that is compared with the margin. It allows for losses too rare to show in these examples, and is "
@@ -52,10 +50,8 @@ class Wording:
         return self._with_notes(text, untimed)
 
     def alone(self, gain: Gain, rival: str, over: Estimate, untimed: str | None = None) -> str:
-        """The best lossless setting, `rival`, ran slower than the target alone (`over` is the ratio), and no safe setting is
-        proven faster than both.
-        """
-        lossless = f"{self.sweep.names[rival]} runs at {ratio_text(over)} the speed of the target alone"
+        """The best lossless setting, `rival`, ran slower than the target alone, and no safe setting is proven faster than both."""
+        lossless = f"{self.sweep.names[rival]} {slower_text(over)}"
         target = f"; over the target alone {ratio_text(gain.over_target)}" if gain.over_target else ""
         base = "lossless" if rival == gain.best else self.sweep.names[gain.best]
         gains = f"over {base} {gain_text(self.sweep, gain, self.best.cell, is_short=True)}{target}"
@@ -223,7 +219,14 @@ def slow_lossless(sweep: Weighed) -> str:
     over = sweep.lossless[best] if (best := sweep.best_lossless) else None
     if over is None or not over.high < 1:
         return ""
-    return f" Nor is lossless worth its drafts: {sweep.names[best]} runs at {ratio_text(over)} the speed of the target alone."
+    return f" Nor is lossless worth its drafts: {sweep.names[best]} {slower_text(over)}."
+
+
+def slower_text(over: Estimate) -> str:
+    """Return the speed of lossless over the target alone, below 1, and that it is not proven to be slower if it is not."""
+    if over.high < 1:
+        return f"runs at {ratio_text(over)} the speed of the target alone"
+    return f"is not shown to be faster than the target alone ({ratio_text(over)})"
 
 
 def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: str) -> str:

@@ -156,12 +156,14 @@ def _describe(name: str, tested: Sequence[_Tested], *, is_faster: bool) -> str:
 
 
 def _without_leniency(tested: Sequence[_Tested]) -> str:
-    """Return what to do where no setting is proven to be faster: stay lossless, or not speculate where that is slower."""
+    """Return what to do where no setting is proven to be faster: stay lossless, or not speculate where that ran slower."""
     known = [(each.sweep.title, over) for each in tested if (over := each.lossless) is not None]
-    slow = [f"{sentences.ratio_text(over)} on {title}" for title, over in known if over.value < 1]
+    slow = {title: over for title, over in known if over.value < 1}
     if not slow:
         return "stay lossless"
-    slower = f"lossless is slower than the target alone ({', '.join(slow)})"
+    is_proven = all(over.high < 1 for over in slow.values())
+    speeds = ", ".join(f"{sentences.ratio_text(over)} on {title}" for title, over in slow.items())
+    slower = f"lossless is {'slower' if is_proven else 'not shown to be faster'} than the target alone ({speeds})"
     return (
         f"do not speculate: {slower}"
         if len(slow) == len(tested)

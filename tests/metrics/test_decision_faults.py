@@ -109,6 +109,16 @@ def test_where_every_lossless_setting_is_slower_the_best_and_the_other_pass_are_
     assert "and lossless K=1 was timed in another pass: time all of them in one command" in advice.text
 
 
+def test_lossless_that_is_not_proven_to_be_slower_is_not_called_slower():
+    advice = decide(against_target((0.95, 1.21), lossless=(0.9, 1.09)), 4.0)
+    assert advice.kind == "alone"
+    words = (
+        "do not speculate: lossless K=7 is not shown to be faster than the target alone (0.99× [0.90, 1.09]); ensemble"
+    )
+    assert words in advice.text
+    assert "slower" not in advice.text
+
+
 def test_where_nothing_is_safe_a_slow_lossless_is_named():
     text = decide(against_target((0.69, 0.9)), 0.1).text
     assert "Nor is lossless worth its drafts: lossless K=7 runs at 0.68× [0.60, 0.77]" in text

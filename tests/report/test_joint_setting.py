@@ -93,6 +93,14 @@ def test_where_lossless_is_slower_than_the_target_alone_it_says_not_to_speculate
         return decide_jointly(folders).text
 
     assert text(fast, fast).startswith("joint: stay lossless; ensemble w=0.5 K=5 is safe on all 2 sweeps")
+    level = {"lossless": {"lossless": Estimate(0.99, 0.9, 1.09, 8)}}
+    assert text(level, level).startswith(
+        "joint: do not speculate: lossless is not shown to be faster than the target alone (0.99× ["
+    )
+    assert "stay lossless, but lossless is not shown to be faster than the target alone (0.99× [0.90" in text(
+        fast, level
+    )
+    assert "slower" not in text(level, slow), "of one of them it is not proven"
     assert text(slow, slow).startswith(
         "joint: do not speculate: lossless is slower than the target alone (0.80× [0.70, 0.90] on A, 0.80× [0.70, 0.90] on B); "
         "ensemble w=0.5 K=5 is safe on all 2 sweeps"
