@@ -4,9 +4,9 @@ wrote.
     FOLDER/evaluations.csv  evaluations.md    one row per task, metric and setting
            report.html                        the same as tables
 
-Scores and standard errors come from the harness, acceptance and tokens per round from sdbench. Of several evaluations of a
-setting the newest counts. Differences from lossless are paired by document and prompt, and need the samples of
-`--log_samples`. Not covered: means of groups, and what such folders do not hold (MISSING).
+Scores and standard errors come from the harness, acceptance and tokens per round from sdbench. Intervals of shares are cut at 0
+and 1. Of several evaluations of a setting the newest counts. Differences from lossless are paired by document and prompt, and
+need the samples of `--log_samples`. Not covered: means of groups, and what such folders do not hold (MISSING).
 """
 
 import json
@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
 from sdbench.files import digest_of, read_json_lines, write_whole
@@ -112,6 +113,9 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
                 continue
             error = entry.get(f"{metric}_stderr,{filter_name}")
             half = 1.96 * error if isinstance(error, int | float) and error else math.nan  # 0: all answers score alike
+            low, high = value - half, value + half
+            if HARNESS_SHARES.search(metric) and 0 <= value <= 1:
+                low, high = np.clip((low, high), 0, 1).tolist()  # NaN stays NaN
             yield {
                 **facts,
                 "task": task,
@@ -120,7 +124,7 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
                 "options": _options_of(document, task),
                 "num_shots": shots,
                 "n": count["effective"],
-                **spread("quality", Estimate(value, value - half, value + half, count["effective"])),
+                **spread("quality", Estimate(value, low, high, count["effective"])),
                 **_measures_of(measured),
                 **{key: measured.get(key, math.nan) for key in ("tokens", "seconds", "tokens_per_s")},
             }

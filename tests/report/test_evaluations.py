@@ -81,6 +81,20 @@ def test_scores_and_measures_are_those_of_the_newest_evaluation_of_each_setting(
     assert "no speed-up and no recommendation can be worked out" in capsys.readouterr().out
 
 
+def test_the_interval_of_a_share_ends_at_what_is_possible(tmp_path):
+    """24 of 25 was 96.0 [88.2, 103.8]."""
+    write_evaluation(tmp_path, "2026-01-01T00-00-00.1", "exact", [1.0] * 24 + [0.0], stderr=0.04)
+    write_evaluation(tmp_path, "2026-01-02T00-00-00.1", "ensemble", [1.0] + [0.0] * 24, stderr=0.04, w=0.5)
+    write_evaluation(tmp_path, "2026-01-03T00-00-00.1", "exact", [0.9, 1.0], stderr=0.04, metric="rouge,none")
+    assert report(tmp_path) == Exit.DONE
+    rows = pd.read_csv(tmp_path / "evaluations.csv").set_index(["metric", "setting"])
+    limits = [tuple(rows.loc[key, ["quality_low", "quality_high"]]) for key in rows.index]
+    half = 1.96 * 0.04
+    share, other = limits[:2], limits[2]
+    assert share == [pytest.approx((0.96 - half, 1)), pytest.approx((0, 0.04 + half))]
+    assert other == pytest.approx((0.95 - half, 0.95 + half)), "a score that is not known to be a share"
+
+
 def test_the_difference_from_lossless_is_paired_by_document(folder, capsys):
     report(folder)
     row = pd.read_csv(folder / "evaluations.csv").set_index("setting").loc["ensemble w=0.5 K=5"]
