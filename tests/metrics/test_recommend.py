@@ -1,7 +1,10 @@
 """The recommendation is wrong at most as often as it says, is decided against lossless, and says why there is none."""
 
 import math
+import re
 from dataclasses import replace
+from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pandas as pd
@@ -18,6 +21,7 @@ from sdbench.metrics.weigh import Gain, Weighed
 from sdbench.types import Metric
 from tests.records.synthetic import write_synthetic
 
+METHOD = Path(__file__).parents[2] / "docs" / "method.md"
 WS = (0.9, 0.7, 0.5, 0.3, 0.0)
 BASE = {"model": "m", "task": "t", "temperature": 1.0, "protocol": "p", "num_draft": 5}
 BASE |= {"asked": "a", "content": {}, "knobs": "", "drafter": "model"}
@@ -116,6 +120,28 @@ def test_limits_at_the_margin_err_at_most_alpha(n, rules):
     error = errors_at_the_margin(n, rules, 20_000)
     print(f"false recommendations, ROUGE, {rules} rules, n={n}: {error:.4f}")
     assert error <= ALPHA
+
+
+def test_a_second_look_at_twice_the_examples_errs_as_often_as_the_method_says():
+    """A pass/fail score at the margin of 5 points: 20 % of the examples gain and 25 % lose. It is tested at 100 and at 200."""
+    (stated,) = re.findall(
+        r"again at 200, .* is called safe in ([\d.]+) % of simulated runs", METHOD.read_text("utf-8")
+    )
+    runs, rng = 20_000, np.random.default_rng(29)
+
+    @cache
+    def is_safe(wins, losses, n):
+        change = np.repeat([1.0, -1.0, 0.0], [wins, losses, n - wins - losses])
+        return stats.tango(np.maximum(change, 0), np.maximum(-change, 0), level=1 - 2 * ALPHA).low > -0.05
+
+    looks = np.cumsum(rng.multinomial(100, [0.2, 0.25, 0.55], (runs, 2)), axis=1)
+    first, second = (
+        np.array([is_safe(int(wins), int(losses), n) for wins, losses, _ in looks[:, i]])
+        for i, n in enumerate((100, 200))
+    )
+    error = 3 * math.sqrt(ALPHA / runs)
+    assert first.mean() <= ALPHA + error
+    assert (first | second).mean() == pytest.approx(float(stated) / 100, abs=error)
 
 
 def test_a_planted_loss_of_twice_the_margin_is_never_recommended():

@@ -123,6 +123,7 @@ def test_the_page_says_that_limits_lie_beyond_the_intervals_only_if_they_do(metr
     card = verdicts.card_of(verdicts.Advised(sweep, advice.advices[0], advice.weighed[0]), 0, [sweep])
     page = str(ENVIRONMENT.get_template("parts.html.j2").make_module().answer(card, False))
     assert "At most 1 in 40" in page
+    assert "chosen before looking at results: errors are more\nfrequent at a margin chosen with the slider" in page
     assert ("lies beyond the interval in the tables" in page) == is_wider
 
 
