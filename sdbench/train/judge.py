@@ -2,7 +2,8 @@
 
 At temperature 0, a wrong draft token is one that the lossless rule rejects. `Swap(n)` accepts the n-th wrong token of a text and
 decodes losslessly before and after it, so all swaps of a prompt are decoded in one stream and share its prefill. The label of a
-swapped token is good if the score of its text is at least that of the lossless text.
+swapped token is good if the score of its text is at least that of the lossless text. A text that differs from the lossless one
+before its swapped token has no label.
 """
 
 import json
@@ -21,7 +22,7 @@ from sdbench.files import write_whole
 from sdbench.metrics.stats import Estimate
 from sdbench.train.recipes import JudgeRecipe
 from sdbench.train.recorder import num_decided
-from sdbench.train.setup import group_by
+from sdbench.train.setup import Rollout, group_by
 from sdbench.train.trainer import Trainer
 from sdbench.types import Evidence, Limits, Verdict
 from sdbench.verify import Exact, Head, Joint, Judge
@@ -87,9 +88,9 @@ class JudgeTraining(Trainer[JudgeRecipe]):
         rows, good, prompts = [], [], []
         for number, (lossless, *swapped) in enumerate(group_by(rollouts, len(rules)), first):
             for rollout in swapped:
-                position = first_difference(lossless.generation.tokens, rollout.generation.tokens)
-                if position is not None:
-                    rows.append(rollout.recording.features[num_decided(rollout.generation, position)])
+                row = swapped_row(lossless, rollout)
+                if row is not None:
+                    rows.append(rollout.recording.features[row])
                     good.append(rollout.reward >= lossless.reward)
                     prompts.append(number)
         size = width_of(recipe.features, self.setup.widths())
@@ -106,6 +107,20 @@ class JudgeTraining(Trainer[JudgeRecipe]):
         write_whole(self.out / "calibration.json", json.dumps(calibration, indent=1) + "\n")
         draw(calibration, self.out)
         Head("judge", self.recipe.features, weights, {**self.metadata(), **facts}).save(self.out)
+
+
+def swapped_row(lossless: Rollout, swapped: Rollout) -> int | None:
+    """Return the row of the swapped token in its text's recording, or None unless the texts first differ in that token.
+
+    They may differ earlier: batches of other shapes round differently, which decides between tokens that are almost equally likely.
+    """
+    generation = swapped.generation
+    assert generation.origins is not None, "our own engine reports them"
+    position = first_difference(lossless.generation.tokens, generation.tokens)
+    if position is None or generation.origins[position] != "accepted":
+        return None
+    row = num_decided(generation, position)
+    return row if swapped.recording.p[row] == 0 else None  # p is 0 or 1 at temperature 0, and 1 for all other tokens
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:

@@ -114,7 +114,7 @@ class EnsembleRecipe(TrainingRecipe):
 class JudgeRecipe(TrainingRecipe):
     """The options of mining labels and fitting a judge."""
 
-    version = "2"
+    version = "3"
     about = "accept one wrong draft token at a time, see whether the score falls, and fit a logistic head to that"
     folder = "judges/MODEL-TASK"
     usage = "verifier=judge verifier.head=FOLDER"

@@ -1,14 +1,28 @@
 """The judge's labels: which draft passes, what is told apart, and a fit that is what it says."""
 
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from sdbench.config import ConfigError
-from sdbench.engine import generate
-from sdbench.train.judge import Labels, Swap, auc_of, first_difference, fit_judge, fit_logistic
+from sdbench.engine import Engine, Options, Request, generate
+from sdbench.train.judge import (
+    JudgeTraining,
+    Labels,
+    Swap,
+    auc_of,
+    first_difference,
+    fit_judge,
+    fit_logistic,
+    swapped_row,
+)
+from sdbench.train.recipes import JudgeRecipe
+from sdbench.train.recorder import Recorder, Recording, num_decided
+from sdbench.train.setup import Rollout
 from sdbench.verify import Exact, Head
 from tests.engine.models import PROMPTS, pair
 from tests.train.trainings import finished, killed
@@ -45,6 +59,55 @@ def met(generation):
             places.append((place + accepted, generation.draft_tokens[slot + accepted]))
         place, slot = place + accepted + 1, slot + drafted
     return places
+
+
+ORIGINS = ("accepted", "accepted", "bonus", "accepted", "replacement")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "p", "row"),
+    [
+        ((1, 9, 3, 4, 5), (1, 0, 1, 1), 1),  # the swapped token
+        ((1, 2, 3, 9, 5), (1, 1, 0, 1), 2),  # the same behind a bonus token, which has no row
+        ((1, 2, 9, 4, 5), (1, 1, 0, 1), None),  # rounding changes the bonus token before it
+        ((1, 2, 9), (1, 1), None),  # or the last token, so that no row follows
+        ((1, 9, 3, 4, 5), (1, 1, 0, 1), None),  # or an accepted token
+        ((1, 2, 3, 4, 9), (1, 1, 1, 1), None),  # or a replacement
+        ((1, 2, 3, 4, 5), (1, 1, 1, 1), None),  # fewer wrong drafts than swaps
+    ],
+)
+def test_only_the_swapped_token_is_labelled_and_only_where_the_texts_are_equal_before_it(tokens, p, row):
+    def rollout(tokens: Any, p: Any, reward: float) -> Rollout:
+        generation: Any = SimpleNamespace(tokens=tokens, origins=ORIGINS[: len(tokens)])
+        features, probability = torch.arange(float(len(p)))[:, None], torch.tensor(p, dtype=torch.float64)
+        return Rollout(generation, reward, Recording(features, probability, probability, probability))
+
+    texts = [rollout((1, 2, 3, 4, 5), (1, 1, 1, 1), 1.0), rollout(tokens, p, 0.0)]
+    setup = SimpleNamespace(
+        prompts=SimpleNamespace(ids={"a": [5]}),
+        roll_out=lambda *_: texts,
+        widths=lambda: {"target_hidden": 1},
+    )
+    training: Any = SimpleNamespace(recipe=JudgeRecipe(prompts=1, swaps=1), setup=setup)
+    features, good, prompts = JudgeTraining.step(training, 0)
+    rows = [] if row is None else [row]
+    assert features[:, 0].tolist() == rows
+    assert (good.tolist(), prompts.tolist()) == ([False] * len(rows), [0] * len(rows))
+
+
+def test_in_decoded_texts_the_swapped_token_is_recognised():
+    engine, recorder, count = Engine(*pair("llama")), Recorder(("slot",), 1), 5
+    warp = engine.warp(0.0)
+    rules = [recorder.wrap(rule, n) for n, rule in enumerate((Exact(), *(Swap(n) for n in range(count))))]
+    requests = [Request(0, n, 0, "0", 4) for n in range(len(rules))]
+    stream = engine.stream(PROMPTS[:1], rules, requests, Options(warp, 16, frozenset()), engine.drafter("model", warp))
+    generations = sorted(stream, key=lambda generation: generation.request)
+    texts = [Rollout(g, 0.0, r) for g, r in zip(generations, recorder.recordings(generations), strict=True)]
+    positions = [position for position, _ in met(generations[0])][:count]
+    assert len(positions) > 1
+    rows = [num_decided(text.generation, position) for text, position in zip(texts[1:], positions, strict=False)]
+    expected = [*rows, *[None] * (count - len(positions))]
+    assert [swapped_row(texts[0], text) for text in texts[1:]] == expected
 
 
 def test_where_two_texts_part():
