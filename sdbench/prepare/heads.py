@@ -46,13 +46,13 @@ def contents(rule: object) -> dict[str, Any]:
 
 
 def drafting_of(run: Run, drafter: DrafterClass) -> dict[str, Any]:
-    """Return what decides a drafter's distributions besides its class and checkpoints: its options except those of its length,
-    with a hash in place of each file, and how its draft is quantised.
+    """Return what decides a drafter's distributions, and which drafts are kept, besides its class and checkpoints: its options
+    except those of its length, with a hash in place of each file, and how draft and target are quantised.
     """
     options = {name: value for name, value in drafter.component.options.items() if name not in LENGTH_OPTIONS}
     digests = {name: drafter.files[f"drafter.{name}"] for name in options if f"drafter.{name}" in drafter.files}
     draft = {"draft_quantization": run.model.draft_quantization} if drafter.needs_draft else {}
-    return {**options, **digests, **draft}
+    return {**options, **digests, **draft, "target_quantization": run.model.quantization}
 
 
 def known_drafting(run: Run, drafter: DrafterClass) -> dict[str, Any] | None:
@@ -89,15 +89,16 @@ def warn_of_foreign_drafter_heads(run: Run, parts: Parts) -> None:
         for key, value in settings.items():
             if key in card and card[key] != value:
                 warn(f"{name} was trained at {key}={card[key]}, and this run is at {key}={value}")
-        if option == "length_head" and DRAFTING not in card:
-            _warn_of_unknown_drafting(run, drafter, name)
+        if option == "length_head":
+            _warn_of_unknown_drafting(run, drafter, name, card.get(DRAFTING, {}))
 
 
-def _warn_of_unknown_drafting(run: Run, drafter: DrafterClass, name: str) -> None:
-    """Warn if a gate's card does not name the drafter's options, as in earlier versions of sdbench, and the run sets some."""
-    options = [f"{key}={show(value)}" for key, value in drafting_of(run, drafter).items() if value is not None]
+def _warn_of_unknown_drafting(run: Run, drafter: DrafterClass, name: str, known: Mapping[str, Any]) -> None:
+    """Warn if the run sets options that are not in `known`, those that a gate's card names, as in earlier versions of sdbench."""
+    drafting = drafting_of(run, drafter).items()
+    options = [f"{key}={show(value)}" for key, value in drafting if value is not None and key not in known]
     if options:
         warn(
-            f"the card of {name} does not name the options of its drafter, and this run has {', '.join(options)}: "
+            f"the card of {name} does not name all options of its training, and this run has {', '.join(options)}: "
             "unless it was trained with them, its estimates are off"
         )

@@ -185,6 +185,13 @@ def _refuse_foreign_head(
         raise ConfigError(
             f"{trained}, whose tokenizer differs from that of model={run.model.name}: train one for this pair"
         )
+    for role, model_option in (("target", "model.quantization"), ("draft", "model.draft_quantization")):
+        name, value = f"{role}_quantization", pair_info.metadata.quantization(role)
+        if name in card and card[name] != value:  # cards of earlier versions lack it
+            raise ConfigError(
+                f"{trained}, trained with {model_option}={show(card[name])}, and this run has {model_option}={show(value)}: "
+                "train one with the options of this run"
+            )
     wanted = width_of(head.features, {f"{role}_hidden": int(c.hidden_size) for role, c in pair_info.configs.items()})
     if head.size != wanted:
         raise ConfigError(f"{trained} with {head.size} features, and this pair gives {wanted}: train one for this pair")

@@ -107,8 +107,7 @@ def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | No
     more = _length_words(run, kind)
     if is_gate and drafter is not None:
         more += [*words_of(drafter), f"temperature={run.temperature:g}"]
-        if run.model.draft is not None and run.model.draft_quantization is not None:
-            more.append(f"model.draft_quantization={run.model.draft_quantization}")
+    more += [] if kind.startswith("drafters/") else _quantization_words(run)
     missing = "no gate was trained for" if is_gate else "no head was trained for"
     raise ConfigError(
         f"{missing} model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "
@@ -122,6 +121,13 @@ def _length_words(run: Run, kind: str) -> list[str]:
     if kind.startswith("drafters/"):  # mtp, eagle and eagle3 draft any number
         return [f"{LENGTHS[kind]}={longest}"] if kind in LENGTHS and longest > USUAL_NUM_DRAFT else []
     return [f"num_draft={longest}"] if len(run.num_draft) == 1 and longest != USUAL_NUM_DRAFT else []
+
+
+def _quantization_words(run: Run) -> list[str]:
+    """Return the options of the run that quantise its models."""
+    model = run.model
+    kinds = {"quantization": model.quantization, "draft_quantization": model.draft and model.draft_quantization}
+    return [f"model.{option}={kind}" for option, kind in kinds.items() if kind is not None]
 
 
 def words_of(drafter: Component) -> list[str]:

@@ -117,6 +117,7 @@ class EnsembleTraining(Trainer[EnsembleRecipe]):
         last, measures = self.rows[-20:], ("reward", "acceptance", "weight", "spread")
         metadata = {
             **self.metadata(),
+            **self.setup.quantizations(),
             "rule": Diversed.version,
             "rollouts": round(self.rolling_s / self.steps.seconds, 3),
             "memory": round(peak_memory() / self.decoding_bytes, 3) if self.decoding_bytes else None,

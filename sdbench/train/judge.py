@@ -102,7 +102,12 @@ class JudgeTraining(Trainer[JudgeRecipe]):
         is_held_out = labels.prompt % HELD_OUT == 0
         weights = fit_judge(labels[~is_held_out])
         calibration = calibrate(Head("judge", self.recipe.features, weights).score, labels[is_held_out])
-        facts = {"rule": Judge.version, "labels": len(labels.good), "held_out": calibration}
+        facts = {
+            **self.setup.quantizations(),
+            "rule": Judge.version,
+            "labels": len(labels.good),
+            "held_out": calibration,
+        }
         self.out.mkdir(parents=True, exist_ok=True)
         write_whole(self.out / "calibration.json", json.dumps(calibration, indent=1) + "\n")
         draw(calibration, self.out)

@@ -138,6 +138,10 @@ class TrainingSetup:
             **({} if self.metric is None else {"reward": self.metric.name}),
         }
 
+    def quantizations(self) -> dict[str, str | None]:
+        """Return how the models are quantised when they are loaded, for the card of a head that is trained for both."""
+        return {f"{role}_quantization": self.pair_info.metadata.quantization(role) for role in self.pair_info.configs}
+
     def widths(self) -> dict[str, int]:
         """Return the widths of the hidden states of draft and target."""
         return {f"{role}_hidden": int(config.hidden_size) for role, config in self.pair_info.configs.items()}

@@ -130,7 +130,7 @@ class DraftSetup:
     draft_checkpoint: str | None = None
     tokenizer_key: str | None = None
     num_draft: int = 0
-    # The drafter's options except those of its length, files by a hash of their content, and how its draft is quantised.
+    # The drafter's options except those of its length, files by a hash of their content, and how draft and target are quantised.
     drafting: Mapping[str, Any] | None = None
 
 

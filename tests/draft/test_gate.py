@@ -199,6 +199,12 @@ PARTS = {"checkpoint": "sha256:0", "draft_checkpoint": "sha256:1", "tokenizer_ke
         ({"drafting": {"draft_quantization": None}}, {"drafting": {"draft_quantization": None, "since": None}}, None),
         ({"drafting": {"low": 0.3}}, {"drafting": {"low": 0.2}}, "of toy with low=0.2, and this run has low=0.3: train one"),
         (
+            {"drafting": {"target_quantization": None}},
+            {"drafting": {"target_quantization": "int8"}},
+            "a gate of toy with target_quantization=int8, and this run has target_quantization=null: train one",
+        ),
+        ({"drafting": {"target_quantization": "int8"}}, {"drafting": {}}, None),  # of earlier versions
+        (
             {"drafting": {"draft_quantization": "int8"}},
             {"drafting": {}},
             "a gate of toy with draft_quantization=null, and this run has draft_quantization=int8: train one",
@@ -219,18 +225,20 @@ def test_a_gate_of_other_models_or_another_drafter_is_refused(tmp_path, known, c
             refuse()
 
 
+PLAIN = {"draft_quantization": None, "target_quantization": None}
 TIERS = ("drafter=tiers", "+drafter.length=gate")
 
 
 @pytest.mark.parametrize(
     ("words", "drafting"),
     [
-        (TIERS, {"exit_layer": None, "low": 0.3, "high": 0.9, "chunk": 4, "draft_quantization": None}),
+        (TIERS, {"exit_layer": None, "low": 0.3, "high": 0.9, "chunk": 4, **PLAIN}),
         (
             (*TIERS, "drafter.low=0.2"),
-            {"exit_layer": None, "low": 0.2, "high": 0.9, "chunk": 4, "draft_quantization": None},
+            {"exit_layer": None, "low": 0.2, "high": 0.9, "chunk": 4, **PLAIN},
         ),
-        (("drafter=gate", "model.draft_quantization=int8"), {"draft_quantization": "int8"}),
+        (("drafter=gate", "model.draft_quantization=int8"), {**PLAIN, "draft_quantization": "int8"}),
+        (("drafter=gate", "model.quantization=int8"), {**PLAIN, "target_quantization": "int8"}),
     ],
 )
 def test_a_run_compares_the_options_of_its_drafter_with_those_of_the_gate(tmp_path, words, drafting):
@@ -256,16 +264,19 @@ def test_heads_among_the_options_of_a_drafter_count_by_their_content(tmp_path):
         return drafting_of(run, build_parts(run).drafters[0])
 
     assert drafting(heads[0]) == drafting(copy) != drafting(heads[1])
-    assert set(drafting(copy)) == {"head"}, "the run's draft model is not read"
+    assert set(drafting(copy)) == {"head", "target_quantization"}, "the run's draft model is not read"
 
 
 def test_a_card_without_the_options_of_its_drafter_is_a_warning_where_the_run_has_some(tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(progress, "_printed", set())
-    folder = write_gate(tmp_path)
-    for words, ends in (
-        ([], ""),
-        (["model.draft_quantization=int8"], "this run has draft_quantization=int8: unless it was"),
+    older = {"drafting": {"draft_quantization": None}}
+    for card, words, ends in (
+        ({}, [], ""),
+        ({}, ["model.draft_quantization=int8"], "this run has draft_quantization=int8: unless it was"),
+        (older, [], ""),
+        (older, ["model.quantization=int8"], "this run has target_quantization=int8: unless it was"),
     ):
+        folder = write_gate(tmp_path, **card)
         run = compose_run(["drafter=gate", f"drafter.length_head={folder}", *words])
         warn_of_foreign_drafter_heads(run, build_parts(run))
         assert (ends in capsys.readouterr().err) if ends else not capsys.readouterr().err
@@ -273,8 +284,9 @@ def test_a_card_without_the_options_of_its_drafter_is_a_warning_where_the_run_ha
 
 def test_where_no_gate_is_the_command_that_trains_it_is_named(tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert main(["model=qwen-tiny", "task=wmt-tiny", "drafter=gate", "n=2", "temperature=0"]) == 2
-    command = "python -m sdbench.train gate model=qwen-tiny task=wmt-tiny drafter=gate temperature=0"
+    int8 = "model.quantization=int8 model.draft_quantization=int8"
+    assert main(["model=qwen-tiny", "task=wmt-tiny", "drafter=gate", "n=2", "temperature=0", *int8.split()]) == 2
+    command = f"python -m sdbench.train gate model=qwen-tiny task=wmt-tiny drafter=gate temperature=0 {int8}"
     folder = Path("results/gates/ModelDrafter/qwen-tiny-wmt-tiny-T0")
     message = capsys.readouterr().err
     assert f"no gate was trained for model=qwen-tiny on task=wmt-tiny ({folder} has no head.json): train one" in message

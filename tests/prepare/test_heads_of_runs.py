@@ -78,6 +78,14 @@ def test_a_head_is_what_it_says_wherever_it_lies_and_another_one_is_another_cell
     [
         ({"checkpoints": {"target": "sha:other"}}, "whose target is sha:other, and model=llama-tiny has"),
         ({"tokenizer": "another"}, "whose tokenizer differs from that of model=llama-tiny"),
+        (
+            {"target_quantization": "int8", "draft_quantization": None},
+            "trained with model.quantization=int8, and this run has model.quantization=null: train one with",
+        ),
+        (
+            {"target_quantization": None, "draft_quantization": "int8"},
+            "trained with model.draft_quantization=int8, and this run has model.draft_quantization=null: train one with",
+        ),
     ],
 )
 def test_a_head_of_another_pair_is_one_sentence_before_weights_are_read(card, sentence, sdbench, pair_info, tmp_path):

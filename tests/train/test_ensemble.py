@@ -70,3 +70,4 @@ def test_a_killed_training_ends_in_the_same_weights(nursery, tmp_path):
     assert len((tmp_path / "short/curve.csv").read_text().splitlines()) == 11, "steps that the head has not seen"
     card = json.loads((tmp_path / "whole/head.json").read_text())
     assert (card["model"], card["task"], card["temperature"], card["steps"]) == ("llama-tiny", "gsm8k-tiny", 1.0, 12)
+    assert {card["target_quantization"], card["draft_quantization"]} == {None}

@@ -125,7 +125,7 @@ def test_a_training_gives_a_folder_that_a_run_takes(tmp_path, capsys):
     card = json.loads((out / CARD).read_text())
     assert card["drafter"] == "sdbench.draft.model.ModelDrafter"
     assert set(card["checkpoints"]) == {"target", "draft"}
-    assert card["drafting"] == {"draft_quantization": None}
+    assert card["drafting"] == {"draft_quantization": None, "target_quantization": None}
     calibration = json.loads((out / "calibration.json").read_text())
     assert calibration["prompts"] == 2
     assert 0 <= calibration["ece"] <= 1
@@ -145,7 +145,7 @@ def test_a_gate_of_a_drafter_without_a_draft_model_names_the_target_alone(tmp_pa
     card = json.loads((tmp_path / "gate" / CARD).read_text())
     assert set(card["checkpoints"]) == {"target"}
     assert card["drafter"] == "sdbench.draft.lookup.PromptLookup"
-    assert card["drafting"] == {"shortest": 2, "longest": 8}
+    assert card["drafting"] == {"shortest": 2, "longest": 8, "target_quantization": None}
 
 
 @pytest.mark.long  # test_ensemble.py kills a training in the slow set
