@@ -39,6 +39,7 @@ class UniversalDrafter(ForeignDrafter):
         self.longest, self.num_shared = longest_text(target), len(common_texts(target, draft))
         self.counts = {"blocks": 0, "offered": 0, "lost": 0, "text_s": 0.0}
         self.newest: dict[str, float] = dict.fromkeys(self.counts, 0)  # of the current round
+        self.sizes: list[int] = []  # of the current round's blocks, by row
 
     @classmethod
     def build(  # pyright: ignore[reportIncompatibleMethodOverride]
@@ -96,11 +97,13 @@ class UniversalDrafter(ForeignDrafter):
                 if self.warp.vocab_size in written[row]:
                     blocks[row] = [self.num_ids]  # from this id the engine reports NaN logits
                 self.newest["blocks"] += 1
-                self.newest["offered"] += len(blocks[row])
                 self.newest["lost"] += block.num_lost
+        self.sizes = list(map(len, blocks))
         return TextDrafter.block_of(blocks, lengths)
 
     def observe(self, emitted: Tensor, evidence: Evidence, verdict: Verdict) -> None:
+        if self.newest["blocks"]:  # a length policy may have cut them
+            self.newest["offered"] = sum(map(min, self.sizes, evidence.draft.lengths.tolist()))
         for name, value in self.newest.items():
             self.counts[name] += value
 

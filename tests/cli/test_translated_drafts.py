@@ -50,6 +50,14 @@ def test_shared_tokens_counts_and_the_price_of_texts_are_in_the_records(words, t
     assert text["num_calls"] > 0
     assert len(draft) > 0
 
+    num_timings = len(read(tmp_path / NAME).timings)
+    (part,) = (tmp_path / NAME / "records").glob("calls-*")  # as a kill after the last timing leaves it
+    part.unlink()
+    assert main([*timed, "timing.examples=1", "timing.repeats=1"]) == 0
+    again = read(tmp_path / NAME)
+    assert len(again.timings) == num_timings
+    assert sorted(again.calls["kind"]) == sorted(calls["kind"])
+
 
 def test_a_draft_with_another_tokenizer_and_few_positions_cuts_no_prompt(words, micro_pair, tmp_path):
     """Texts that it has no room for are decoded without drafts; other drafters read them whole."""

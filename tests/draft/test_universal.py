@@ -200,6 +200,26 @@ def test_counts_are_those_of_a_recount_over_whole_texts(trained, monkeypatch):
     assert drafter.counts["text_s"] == len(lost) + sum(1 for text in texts)
 
 
+@pytest.mark.parametrize("length", ["value", "gate"])
+def test_of_blocks_that_a_length_policy_cuts_only_what_is_offered_counts(trained, length, tmp_path):
+    options = {"length": length, **({"length_head": write_gate(tmp_path, bias=-23.7)} if length == "gate" else {})}
+    drafter: Any = trained.drafter("universal", trained.warp(0.0), options)
+    draw, written = drafter.drafter.draft, []
+
+    def record_draft(*arguments: Any) -> Any:
+        block = draw(*arguments)
+        written.append(int(block.lengths.sum()))
+        return block
+
+    drafter.drafter.draft = record_draft
+    prompts = [list(trained.tokenizer(text)["input_ids"]) for text in (PROMPT, PROMPT[:60])]
+    decoding: dict[str, Any] = {"temperature": 0.0, "max_new_tokens": 20, "num_draft": 5, "stop_ids": ()}
+    decoded = sdbench.generate(None, None, prompts, [Exact()], drafter=drafter, engine=trained, **decoding)
+    offered = sum(sum(g.drafted or ()) for g in decoded)
+    assert drafter.counts["offered"] == offered > 0
+    assert offered < sum(written), "no block was cut"
+
+
 @pytest.mark.parametrize("name", ["universal", "intersection"])
 def test_shared_tokens_are_those_that_both_vocabularies_name_alike(trained, name):
     """Counted from the pieces of two byte-level vocabularies; parts of a character are no text."""

@@ -128,6 +128,10 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
     rehearse(decoder, plan.points, groups)
     prompt_times = warm_up(timed, groups)
     before = decoder.drafter_counts()
+    if not plan.todo:  # a kill came before the costs of calls: drafters that handle texts have counted nothing
+        translates = {name for name, counts in before.items() if "text_s" in counts}
+        names = [point.drafter.name if point.drafter else "" for point in plan.points]
+        warm_up([cell for cell, name in zip(timed, names, strict=False) if name in translates], groups)
     with Bar("timing", num_timed(timed, plan.todo)) as bar:
         for block in latency_pass(timed, plan, run.seed, prompt_times):
             store.append(block)
@@ -136,8 +140,8 @@ def time_plan(decoder: Decoder, plan: LatencyPlan) -> None:
     timings = read(store.folder).timings
     timings = timings[timings["pass_id"] == plan.pass_id].sort_values("started_at")  # includes those of earlier jobs
     records: list[Any] = list(timings.itertuples(index=False))
-    store.append(calls(records, plan.points, run, prompts))
-    store.append(text_calls(plan, run, before, decoder.drafter_counts()))
+    texts = text_calls(plan, run, before, decoder.drafter_counts())
+    store.append([*calls(records, plan.points, run, prompts), *texts])  # at once: no pass has a part of them
     if sentence := outlier_sentence(records):
         warn(sentence)
 
