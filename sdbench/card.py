@@ -28,6 +28,14 @@ def write_trained(
     write_whole(folder / CARD, json.dumps({**facts, **card, **facts}, indent=1) + "\n")
 
 
+def is_complete(folder: Path) -> bool:
+    """Return whether a folder has a card, and the weights that it names."""
+    try:
+        return json.loads((folder / CARD).read_text())["weights"] == digest_of_file(folder / WEIGHTS)
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
+
+
 def read_trained(folder: Path, kind: str, taker: str) -> tuple[dict[str, Any], dict[str, "Tensor"]]:
     """Return the card and the weights of a folder of this kind; unchanged files give the same objects. `taker` is the name, in
     messages, of what reads them.

@@ -130,6 +130,9 @@ class StatesTraining(MeasuredTrainer[AnyStatesRecipe]):
                 sums[k] += torch.tensor([shared, len(log_p)], dtype=torch.float64)
         return [shared / count for shared, count in sums.tolist() if count]
 
+    def is_saved(self) -> bool:
+        return super().is_saved() and not self.states_folder.exists()
+
     def save(self) -> None:
         """Write the weights in the target's precision."""
         stored = getattr(self.setup.pair_info.configs["target"], "dtype", None) or torch.float32

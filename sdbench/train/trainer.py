@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Generic, TypeVar
 import torch
 from torch import Tensor
 
+from sdbench.card import CARD, is_complete
 from sdbench.prepare.known_rows import rows_read
 from sdbench.train.failed_files import explain_failed_write
 from sdbench.train.recipes import TrainingRecipe
@@ -48,8 +49,15 @@ class Trainer(ABC, Generic[Recipe]):
         for step in self.steps.run(self.recipe.num_steps, self.state):
             self.rows.append(self.step(step))
             self.steps.report(step, self.progress)
-        with explain_failed_write(self.out):
-            self.save()
+        if self.steps.num_run or not self.is_saved():
+            with explain_failed_write(self.out):
+                self.save()
+
+    def is_saved(self) -> bool:
+        """Return whether a head was written after the last checkpoint. A second time its card would have other seconds, and the
+        cells of a drafter with it other keys.
+        """
+        return is_complete(self.out) and (self.out / CARD).stat().st_mtime_ns >= self.checkpoint.stat().st_mtime_ns
 
     @property
     def checkpoint(self) -> Path:

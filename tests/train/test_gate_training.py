@@ -11,8 +11,10 @@ from safetensors.torch import load_file
 from sdbench.card import CARD, WEIGHTS
 from sdbench.cli import main
 from sdbench.engine import Engine, Options, Request
+from sdbench.prepare.versions import files_of
 from sdbench.train.gate import DraftRecorder, Drafts, GateTraining, by_length, error_of
 from sdbench.train.recipes import GateRecipe
+from sdbench.train.steps import Steps
 from sdbench.verify import Exact
 from tests.draft.heads import GATE, gate
 from tests.engine.models import PROMPTS, pair
@@ -117,7 +119,7 @@ def test_the_expected_calibration_error_is_weighted_by_tokens():
 
 
 @pytest.mark.slow
-def test_a_training_gives_a_folder_that_a_run_takes(tmp_path, capsys):
+def test_a_training_gives_a_folder_that_a_run_takes(tmp_path, capsys, monkeypatch):
     out = tmp_path / "gate"
     assert main(["train", "gate", *PAIR, *WORDS, "drafter=gate", f"out={out}"]) == 0, (
         "its own length policy is left out"
@@ -130,6 +132,11 @@ def test_a_training_gives_a_folder_that_a_run_takes(tmp_path, capsys):
     assert calibration["prompts"] == 2
     assert 0 <= calibration["ece"] <= 1
     assert {"calibration.pdf", "calibration.svg", "calibration.png"} <= {path.name for path in out.iterdir()}
+    digests = files_of({"length_head": str(out)}, prefix="drafter")
+    with monkeypatch.context() as patch:
+        patch.setattr(Steps, "seconds", 999.0)
+        assert main(["train", "gate", *PAIR, *WORDS, "drafter=gate", f"out={out}"]) == 0
+    assert files_of({"length_head": str(out)}, prefix="drafter") == digests
     words = [*PAIR, "n=4", "temperature=0", "max_new_tokens=24", "verifier=exact", "timing=off", "report=off"]
     run = [f"drafter.length_head={out}", f"results={tmp_path}", "name=run"]
     assert main([*words, "drafter=gate", *run]) == 0
