@@ -86,7 +86,9 @@ class EnsembleTraining(Trainer[EnsembleRecipe]):
         self.decoding_bytes = self.decoding_bytes or peak_memory()
         batch = TokenBatch.of(rollouts, recipe.samples)
         if not len(batch.p):
-            raise ConfigError(f"no text of step {step + 1} has a draft, from which a head learns: raise prompts=")
+            raise ConfigError(
+                f"no text of step {step + 1} has a draft, from which a head learns: give another out= with more prompts="
+            )
         if not self.fixed:
             self.fixed = {"shift": batch.features.mean(0), "scale": batch.features.std(0).clamp_min(1e-3)}
         score = Head("ensemble", recipe.features, self.optimiser.weights | self.fixed).score(batch.features)

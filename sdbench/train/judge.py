@@ -140,7 +140,9 @@ def fit_judge(labels: Labels) -> dict[str, Tensor]:
         labelled = (
             f"all {count} labels are {'positive' if num_good else 'negative'}" if count else "no token was labelled"
         )
-        raise ConfigError(f"{labelled}, so nothing can be fitted: raise prompts= or choose another task")
+        raise ConfigError(
+            f"{labelled}, so nothing can be fitted: give another out= with more prompts=, or choose another task"
+        )
     return fit_logistic(labels.features, labels.good)
 
 

@@ -155,7 +155,8 @@ def test_labels_of_one_kind_among_those_to_learn_from_are_refused():
     """The held-out ones are of the other kind: a fit would have nothing to tell apart."""
     good = torch.tensor([False, True, True])
     labels = Labels(torch.zeros(3, 2), good, torch.tensor([0, 1, 2]))
-    with pytest.raises(
-        ConfigError, match="all 2 labels are positive, so nothing can be fitted: raise prompts= or choose another task"
-    ):
+    advice = (
+        "give another out= with more prompts=, or choose another task"  # the folder has labels of these prompts alone
+    )
+    with pytest.raises(ConfigError, match=f"all 2 labels are positive, so nothing can be fitted: {advice}"):
         fit_judge(labels[labels.prompt > 0])
