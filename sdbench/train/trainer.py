@@ -66,11 +66,14 @@ class Trainer(ABC, Generic[Recipe]):
     def state(self) -> dict[str, Any]:
         """Return the state that a checkpoint stores."""
         parts = [part.state() for part in (self.optimiser, self.answers) if part]
-        return {"rows": self.rows} | {name: value for part in parts for name, value in part.items()}
+        common = {"rows": self.rows, "batch_size": self.setup.decoder.batch_size}
+        return common | {name: value for part in parts for name, value in part.items()}
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that `state` returned."""
         self.rows = state["rows"]
+        if "batch_size" in state:  # checkpoints of older versions lack it
+            self.setup.decoder.keep_batch_size(state["batch_size"])
         for part in (self.optimiser, self.answers):
             if part:
                 part.restore(state)

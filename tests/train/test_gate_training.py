@@ -155,6 +155,33 @@ def test_a_gate_of_a_drafter_without_a_draft_model_names_the_target_alone(tmp_pa
     assert card["drafting"] == {"shortest": 2, "longest": 8, "target_quantization": None}
 
 
+@pytest.mark.slow
+def test_a_resumed_training_decodes_as_many_texts_together_as_before(tmp_path, monkeypatch):
+    words = ["train", "gate", *PAIR, "prompts=40", "max_new_tokens=8", f"out={tmp_path / 'gate'}"]
+    stream, step, seen = Engine.stream, GateTraining.step, []
+
+    def record(
+        self: Engine, prompts: Any, rules: Any, requests: Any, options: Options, *more: Any, **named: Any
+    ) -> Any:
+        seen.append((len(prompts), options.batch_size))
+        return stream(self, prompts, rules, requests, options, *more, **named)
+
+    def die(self: GateTraining, number: int) -> Any:
+        if number == 1:
+            raise SystemExit(9)
+        return step(self, number)
+
+    monkeypatch.setattr(Engine, "stream", record)
+    monkeypatch.setattr("sdbench.engines.native.decode.rows_that_fit", lambda *_: 64)
+    with monkeypatch.context() as patch:
+        patch.setattr(GateTraining, "step", die)
+        with pytest.raises(SystemExit):
+            main(words)
+    monkeypatch.setattr("sdbench.engines.native.decode.rows_that_fit", lambda *_: 5)
+    assert main(words) == 0
+    assert seen == [(30, 64), (10, 64)]
+
+
 @pytest.mark.long  # test_ensemble.py kills a training in the slow set
 def test_a_killed_training_ends_in_the_same_gate(nursery, tmp_path):
     words = ("prompts=60", "max_new_tokens=32")

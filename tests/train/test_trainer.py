@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from sdbench.card import CARD, WEIGHTS, write_trained
+from sdbench.engines.native import decode
+from sdbench.engines.native.decode import Decoder
 from sdbench.train.trainer import Trainer
 
 
@@ -18,18 +20,20 @@ class Counting(Trainer):
     name, checkpoint_every, report_every = "counting", 1, 1
 
     def step(self, step: int) -> int:
-        return step
+        return self.setup.decoder.batch_size
 
     def progress(self) -> str:
         return ""
 
     def save(self) -> None:
-        card = {"steps": len(self.rows), "seconds": self.steps.seconds}
+        card = {"steps": len(self.rows), "rows": self.rows, "seconds": self.steps.seconds}
         write_trained(self.out, "gate", {"weight": torch.ones(1)}, {}, card)
 
 
-def train(out: Path, steps: int) -> dict[str, Any]:
-    setup: Any = SimpleNamespace(identity=lambda recipe: {})
+def train(out: Path, steps: int, batch_size: int | None = 8) -> dict[str, Any]:
+    job: Any = SimpleNamespace(run=SimpleNamespace(batch_size=batch_size), longest=100)
+    no_pair: Any = None
+    setup: Any = SimpleNamespace(identity=lambda recipe: {}, decoder=Decoder(job, no_pair, None))
     recipe: Any = SimpleNamespace(num_steps=steps)
     Counting(setup, recipe, out)()
     return json.loads((out / CARD).read_text())
@@ -39,6 +43,16 @@ def test_the_result_of_a_finished_training_stays_as_it_is(tmp_path):
     card = train(tmp_path, 2)
     assert train(tmp_path, 2) == card
     assert train(tmp_path, 3)["steps"] == 3
+
+
+def test_a_training_goes_on_with_the_batch_size_with_which_it_began(tmp_path, monkeypatch, capsys):
+    for steps, num_rows in ((2, 64), (3, 5)):
+        monkeypatch.setattr(decode, "rows_that_fit", lambda *_, num_rows=num_rows: num_rows)
+        card = train(tmp_path, steps, None)
+    assert card["rows"] == [64] * 3
+    assert "ignored" not in capsys.readouterr().err
+    assert train(tmp_path, 4, 5)["rows"] == [64] * 4
+    assert "batch_size=5 is ignored: the training began with batch_size=64" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("damage", [lambda out: (out / CARD).unlink(), lambda out: (out / WEIGHTS).write_bytes(b"")])

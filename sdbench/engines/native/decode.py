@@ -48,6 +48,12 @@ class Decoder:
     def batch_size(self) -> int:
         return self.job.run.batch_size or rows_that_fit(self.job.run, self.pair, self.job.longest)
 
+    def keep_batch_size(self, num_rows: int) -> None:
+        """Decode as many texts together as an interrupted training did: batches of other shapes round differently."""
+        if self.job.run.batch_size not in (None, num_rows):
+            warn(f"batch_size={self.job.run.batch_size} is ignored: the training began with batch_size={num_rows}")
+        vars(self)["batch_size"] = num_rows  # of the cached property
+
     def time(self, plan: LatencyPlan) -> None:
         from sdbench.engines.native import timing
 
