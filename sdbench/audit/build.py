@@ -12,13 +12,12 @@ from sdbench.audit.subject import AuditedRule, Subject, min_num_draft
 from sdbench.config import ConfigError, RuleSweep, Run
 from sdbench.engines.native.kind import Native
 from sdbench.engines.protocol import kind_of
-from sdbench.prepare.heads import heads_of
+from sdbench.prepare.heads import heads_of, refuse_foreign_heads
 from sdbench.prepare.heads import with_labels as labels_of
 from sdbench.prepare.refuse import (
     known_of,
     refuse_broken_limits,
     refuse_drafter_options,
-    refuse_foreign_heads,
     refuse_pair,
 )
 from sdbench.prepare.rules import DrafterClass, Parts, build_parts, rules_of

@@ -14,13 +14,13 @@ from lm_eval.models.utils import normalize_gen_kwargs  # pyright: ignore[reportM
 
 from sdbench.cli import compose_run
 from sdbench.config import GROUPS, KEYS, NATIVE, Component, ConfigError, Run, show
+from sdbench.prepare.heads import refuse_foreign_heads
 from sdbench.prepare.progress import warn
 from sdbench.prepare.refuse import (
     LimitError,
     known_of,
     refuse_broken_limits,
     refuse_drafter_options,
-    refuse_foreign_heads,
     refuse_pair,
 )
 from sdbench.prepare.template import refuse_unread_options

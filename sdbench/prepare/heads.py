@@ -1,4 +1,4 @@
-"""The trained heads of a run's rules and drafters, and their names in records."""
+"""The trained heads of a run's rules and drafters: their names in records, and whether they fit the run."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import LENGTH_OPTIONS, show
+from sdbench.config import LENGTH_OPTIONS, ConfigError, show
 from sdbench.prepare.progress import warn
 from sdbench.prepare.trained import GATE
 
 if TYPE_CHECKING:
     from sdbench.config import Run
+    from sdbench.prepare.pair_info import PairInfo
     from sdbench.prepare.rules import DrafterClass, Parts
     from sdbench.verify.head import Head
 
@@ -73,6 +74,54 @@ def drafter_cards(parts: Parts) -> Iterator[tuple[str, DrafterClass, Mapping[str
         head = options.get("head")
         if issubclass(drafter.kind, TrainedDrafter) and head != CHECKPOINT:
             yield "head", drafter, drafter.kind.read(head)[0]
+
+
+def refuse_foreign_heads(run: Run, pair_info: PairInfo, parts: Parts, wanted: Mapping[str, Any]) -> None:
+    """Raise for a head of another pair; warn for one that was trained with other settings than `wanted`, such as its task."""
+    several = len(parts.sweeps) > 1
+    seen: set[tuple[str, str]] = set()
+    for built in parts.sweeps:
+        prefix = f"verifier.{built.sweep.name}." if several else "verifier."
+        for rule in built.rules:
+            for option, head in heads_of(rule, prefix).items():
+                if (option, head.digest) not in seen:
+                    seen.add((option, head.digest))
+                    _refuse_foreign_head(option, head, run, pair_info, wanted)
+
+
+def _refuse_foreign_head(
+    option: str, head: Head, run: Run, pair_info: PairInfo, trained_for: Mapping[str, Any]
+) -> None:
+    from sdbench.verify.head import width_of
+
+    card = head.card
+    trained = f"{option} is a head of {card.get('model', 'another pair')}"
+    for role, identity in card.get("checkpoints", {}).items():
+        if pair_info.checkpoints.get(role) != identity:
+            raise ConfigError(
+                f"{trained}, whose {role} is {identity}, and model={run.model.name} has {pair_info.checkpoints.get(role)}: "
+                "train one for this pair"
+            )
+    if card.get("tokenizer", pair_info.tokenizer_key) != pair_info.tokenizer_key:
+        raise ConfigError(
+            f"{trained}, whose tokenizer differs from that of model={run.model.name}: train one for this pair"
+        )
+    for role, model_option in (("target", "model.quantization"), ("draft", "model.draft_quantization")):
+        name, value = f"{role}_quantization", pair_info.metadata.quantization(role)
+        if name in card and card[name] != value:  # cards of earlier versions lack it
+            raise ConfigError(
+                f"{trained}, trained with {model_option}={show(card[name])}, and this run has {model_option}={show(value)}: "
+                "train one with the options of this run"
+            )
+    wanted = width_of(head.features, {f"{role}_hidden": int(c.hidden_size) for role, c in pair_info.configs.items()})
+    if head.size != wanted:
+        raise ConfigError(f"{trained} with {head.size} features, and this pair gives {wanted}: train one for this pair")
+    settings = dict(trained_for)
+    if "slot" in head.features and card.get("num_draft") not in run.num_draft:
+        settings["num_draft"] = run.num_draft[0]
+    for name, value in settings.items():
+        if name in card and card[name] != value:
+            warn(f"{option} was trained at {name}={card[name]}, and this run is at {name}={value}")
 
 
 def warn_of_foreign_drafter_heads(run: Run, parts: Parts) -> None:

@@ -6,7 +6,6 @@ sandbox in `task`, room for prompts in `prompts`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from sdbench.config import NATIVE, Component, ConfigError, RuleSweep, Run, show
 from sdbench.errors import first_line
 from sdbench.prepare.arrivals import refuse_timing
 from sdbench.prepare.assisted import refuse_assisted
-from sdbench.prepare.heads import heads_of, known_drafting, warn_of_foreign_drafter_heads
+from sdbench.prepare.heads import known_drafting, refuse_foreign_heads, warn_of_foreign_drafter_heads
 from sdbench.prepare.known_rows import warn_of_known_rows
 from sdbench.prepare.progress import warn
 from sdbench.prepare.rules import DrafterClass, Parts, build_parts
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
     from sdbench.prepare.pair_info import PairInfo
     from sdbench.tasks.base import DataTask
-    from sdbench.verify.head import Head
 
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "tokenizer.model", "vocab.json")
 
@@ -152,55 +150,6 @@ def can_draft(run: Run, drafter: Component) -> bool:
     except ConfigError:
         return False
     return True
-
-
-def refuse_foreign_heads(run: Run, pair_info: PairInfo, parts: Parts, wanted: Mapping[str, Any]) -> None:
-    """Raise for a head of another pair; warn for one that was trained with other settings than `wanted`, such as its task."""
-    several = len(parts.sweeps) > 1
-    seen: set[tuple[str, str]] = set()
-    for built in parts.sweeps:
-        prefix = f"verifier.{built.sweep.name}." if several else "verifier."
-        for rule in built.rules:
-            for option, head in heads_of(rule, prefix).items():
-                if (option, head.digest) not in seen:
-                    seen.add((option, head.digest))
-                    _refuse_foreign_head(option, head, run, pair_info, wanted)
-
-
-def _refuse_foreign_head(
-    option: str, head: Head, run: Run, pair_info: PairInfo, trained_for: Mapping[str, Any]
-) -> None:
-    from sdbench.verify.head import width_of
-
-    card = head.card
-
-    trained = f"{option} is a head of {card.get('model', 'another pair')}"
-    for role, identity in card.get("checkpoints", {}).items():
-        if pair_info.checkpoints.get(role) != identity:
-            raise ConfigError(
-                f"{trained}, whose {role} is {identity}, and model={run.model.name} has {pair_info.checkpoints.get(role)}: "
-                "train one for this pair"
-            )
-    if card.get("tokenizer", pair_info.tokenizer_key) != pair_info.tokenizer_key:
-        raise ConfigError(
-            f"{trained}, whose tokenizer differs from that of model={run.model.name}: train one for this pair"
-        )
-    for role, model_option in (("target", "model.quantization"), ("draft", "model.draft_quantization")):
-        name, value = f"{role}_quantization", pair_info.metadata.quantization(role)
-        if name in card and card[name] != value:  # cards of earlier versions lack it
-            raise ConfigError(
-                f"{trained}, trained with {model_option}={show(card[name])}, and this run has {model_option}={show(value)}: "
-                "train one with the options of this run"
-            )
-    wanted = width_of(head.features, {f"{role}_hidden": int(c.hidden_size) for role, c in pair_info.configs.items()})
-    if head.size != wanted:
-        raise ConfigError(f"{trained} with {head.size} features, and this pair gives {wanted}: train one for this pair")
-    settings = dict(trained_for)
-    if "slot" in head.features and card.get("num_draft") not in run.num_draft:
-        settings["num_draft"] = run.num_draft[0]
-    for name, value in settings.items():
-        if name in card and card[name] != value:
-            warn(f"{option} was trained at {name}={card[name]}, and this run is at {name}={value}")
 
 
 def _warn_of_foreign_draft(run: Run, pair_info: PairInfo) -> None:
