@@ -216,7 +216,7 @@ def none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: st
 
 def slow_lossless(sweep: Weighed) -> str:
     """Return a sentence if lossless speculation is proven to be slower than no speculation; otherwise ""."""
-    over = sweep.lossless[best] if (best := sweep.best_lossless) else None
+    over = sweep.lossless.get(best := sweep.best_lossless or "")
     if over is None or not over.high < 1:
         return ""
     return f" Nor is lossless worth its drafts: {sweep.names[best]} {slower_text(over)}."
