@@ -9,8 +9,9 @@ p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 user
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. All engines have
 the same draft lengths. For vllm, python= is the interpreter of scripts/vllm_env, and target= and draft= are folders. Records are
 kept in `runs`, which holds one pair: run the command again after an interruption, and only what is missing is decoded. The tables
-show the runs in `runs`, the rows in `out` of engines without records there, and the settings that still lack texts of n=, speed or
-audit. A table with rows of another pair, by the names of the files, is refused.
+show the runs in `runs`, what `out` has of settings without records there, and the settings that still lack texts of n=, speed or
+audit. A setting whose records have no times keeps those in `out`. A table with rows of another pair, by the names of the files, is
+refused.
 """
 
 import json
@@ -41,6 +42,8 @@ AUDIT = {"n": 2, "samples": 400, "max_new_tokens": 8, "task.stop": "[]", "temper
 DTYPE = "bfloat16"
 AUDIT_TV = 0.15  # total variation that 800 texts of a few prompts can show in prefixes of two tokens
 VERDICTS = {0: "sound", 1: "violated", 3: "too few texts"}
+ORDER = ("target", "draft", "lossless")
+TIMES = [*(f"tokens_per_s_{level}" for level in LEVELS), "speedup", "speedup_low", "speedup_high", "timed"]
 DEFAULTS = {
     "target": "",
     "draft": "",
@@ -232,21 +235,29 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
         row |= {f"tokens_per_s_{level}": loads.get((key, level)) for level in LEVELS[1:]}
         row |= spread("speedup", estimate_of(cell, "speedup"))
         rows.append({**row, "audit": None, "timed": days.get(key)})
-    return sorted(
-        rows,
-        key=lambda row: (
-            row["verifier"] == "lossless",
-            row["verifier"] == "draft",
-            row["num_draft"],
-            row["p_min"] or 0,
-        ),
-    )
+    return rows
+
+
+def with_kept(new: pd.DataFrame, kept: pd.DataFrame) -> pd.DataFrame:
+    """Return the new rows of an engine, with kept times where they have none, and the kept rows of other settings, in order."""
+    earlier = {setting_of(row): row for row in kept.to_dict("records")}
+    rows = []
+    for row in new.to_dict("records"):
+        before = earlier.pop(setting_of(row), {})
+        rows.append(row if pd.notna(row["timed"]) else row | {name: before.get(name) for name in TIMES})
+    rows += earlier.values()
+    return pd.DataFrame(sorted(rows, key=lambda row: (ORDER.index(row["verifier"]), *setting_of(row))))
+
+
+def setting_of(row: Mapping[str, Any]) -> tuple[str, float, float]:
+    """Return what identifies a row of an engine with a number of threads; no p-min is 0."""
+    return str(row["verifier"]), float(row["num_draft"]), float(row["p_min"]) if pd.notna(row["p_min"]) else 0.0
 
 
 def write(options: Mapping[str, str]) -> None:
     """Write engines.csv and engines.md to `out` from the records in `runs`; ValueError if neither folder has a row.
 
-    An engine without records in `runs` keeps its rows of engines.csv; its records may be on another machine.
+    Settings without records in `runs` keep their rows of engines.csv; their records may be on another machine.
     """
     runs, path, pair = Path(options["runs"]), Path(options["out"]) / "engines.csv", pair_of_records(options)
     kept = real_pair.rows_of(path, pair)
@@ -257,13 +268,14 @@ def write(options: Mapping[str, str]) -> None:
         raise ValueError(f"there are no records below {runs}: give target=, draft= and data= to make some")
     tables = []
     for engine in ENGINES:
-        is_new = engine in folders
-        if len(kept):
-            tables.append(kept[(kept["engine"] == engine) & ((kept["threads"] != threads) | (not is_new))])
-        if is_new:
+        before = kept[kept["engine"] == engine] if len(kept) else pd.DataFrame(columns=["threads"])
+        is_replaced = (before["threads"] == threads) & (engine in folders)
+        tables.append(before[~is_replaced])
+        if engine in folders:
             results = read(folders[engine])
             refuse_two_pairs(folders[engine], results)
-            tables.append(pd.DataFrame(rows_of(engine, results)).assign(threads=threads, pair=pair))
+            new = pd.DataFrame(rows_of(engine, results)).assign(threads=threads, pair=pair)
+            tables.append(with_kept(new, before[is_replaced]))
     table = pd.concat([rows.astype(object) for rows in tables if len(rows)], ignore_index=True).infer_objects()
     table["audit"] = table["audit"].astype(object)
     for engine in ENGINES:  # an audit has separate records, so it is also shown with rows that were measured elsewhere

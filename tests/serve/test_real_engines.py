@@ -105,6 +105,29 @@ def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_thre
     assert "users: native" not in page, "with one engine's number for one user, there is nothing to compare"
 
 
+def test_texts_that_are_not_timed_keep_the_times_of_their_setting_and_other_settings_stay(tmp_path):
+    times = {"timed": "2026-11-27", "tokens_per_s_1": 11.8, "tokens_per_s_4": 10.6, "threads": 2, "n": 40}
+    ends = [f"{name}{end}" for name in ("quality", "acceptance") for end in ("", "_low", "_high")]
+    rows = [("target", 0, None), ("draft", 0, None), ("lossless", 4, None), ("lossless", 8, None), ("lossless", 4, 0.5)]
+    more = {"weights": "Q4_K_M", "pair": "llama-tiny", **dict.fromkeys(ends, 0.5), **times}
+    table = [engine_row("llamacpp", name, k, **more | {"p_min": p_min}) for name, k, p_min in rows]
+    pd.DataFrame(table).to_csv(tmp_path / "engines.csv", index=False)
+    write_synthetic(
+        tmp_path / "runs" / "llamacpp-2-threads", n=6, temperature=0.0, ws=(), num_drafts=(4,), timing_examples=0
+    )
+    assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}", "threads=2"]) == 0
+    written = pd.read_csv(tmp_path / "engines.csv")
+    assert [*zip(written["verifier"], written["num_draft"], written["p_min"].fillna(0), written["n"], strict=True)] == [
+        ("target", 0, 0, 6),
+        ("draft", 0, 0, 6),
+        ("lossless", 4, 0, 6),
+        ("lossless", 4, 0.5, 40),
+        ("lossless", 8, 0, 40),
+    ]
+    assert (written["tokens_per_s_4"] == 10.6).all()
+    assert (written["timed"] == "2026-11-27").all()
+
+
 def engine_row(engine: str, verifier: str, num_draft: int, **more) -> dict:
     names = ("p_min", "audit", "timed", "num_equal", "num_compared", *(f"tokens_per_s_{level}" for level in (1, 2, 4)))
     return dict.fromkeys(names) | {"engine": engine, "verifier": verifier, "num_draft": num_draft, "threads": 1, **more}
