@@ -268,6 +268,27 @@ def test_the_committed_page_is_that_of_its_table_and_each_row_says_what_was_comp
     }
 
 
+@pytest.mark.results
+def test_what_llamacpp_keeps_on_all_problems_is_what_the_readme_says():
+    table = pd.read_csv(COMMITTED / "engines.csv")
+    rows = table[(table["engine"] == "llamacpp") & (table["n"] == 164)].set_index("num_draft")
+    four, eight = (rows.loc[k] for k in (4, 8))
+    kept = [
+        f"{row['acceptance']:.2f} [{row['acceptance_low']:.2f}, {row['acceptance_high']:.2f}]" for row in (four, eight)
+    ]
+    kept = [text.replace("0.", ".") for text in kept]
+    parted = [int(row["num_compared"] - row["num_equal"]) for row in (four, eight)]
+    target, *rates = (
+        f"{100 * row['quality']:.1f}" for row in (rows[rows["verifier"] == "target"].iloc[0], four, eight)
+    )
+    readme = " ".join((COMMITTED / "README.md").read_text().split())
+    assert f"keeps {kept[0]} of the drafts on HumanEval's 164 problems at K = 4 and {kept[1]} at K = 8" in readme
+    assert f"in {parted[0]} of 164 at K = 4 and in {parted[1]} at K = 8" in readme
+    assert (
+        f"Pass@1 is {target} [46.6, 61.7] for the target alone, {rates[0]} at K = 4 and {rates[1]} at K = 8" in readme
+    )
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
