@@ -484,6 +484,17 @@ def test_force_keeps_the_old_until_the_new_is_there(tmp_path: Path):
         assert store.held() == set()
 
 
+def test_what_another_process_forces_is_missing_here_too(tmp_path: Path):
+    """Processes that share a folder may open it before one of them has recorded its force=true."""
+    folder = write(tmp_path, records())
+    with Store.open(folder) as first, Store.open(folder) as second:
+        assert first.held()
+        second.force([ENSEMBLE.key])
+        assert first.held() == set()
+        first.append_generations(records())
+        assert first.held() == second.held() != set()
+
+
 def test_jobs_of_one_launch_force_what_they_share_once(tmp_path: Path):
     """`-m num_draft=3,5 force=true`: the jobs share the folder, and of their cells the target and the draft alone."""
     rules = [cell("llama-tiny", "gsm8k-tiny", "ensemble", w=w) for w in (0.3, 0.7)]

@@ -27,6 +27,9 @@ ENDINGS = {1: "some cells failed", 2: "bad configuration", 130: "interrupted"}
 def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command, *, is_forced: bool) -> list[int]:
     """Run all jobs through Hydra's launcher and return the exit code of each. A job that fails does not stop the others."""
     cfg = composer.compose(without_sweeps(command.overrides), mode=RunMode.MULTIRUN)
+    kind = cfg.hydra.launcher._target_.rpartition(".")[2]
+    if kind == "LocalLauncher" and not cfg.hydra.launcher.gpus_per_node:
+        _refuse_hidden_gpus()
     context = HydraContext(config_loader=composer.hydra.config_loader, callbacks=Callbacks(cfg))
     launch_id = batch_job() or f"launch {secrets.token_hex(8)}"  # a requeue of a batch job launches again
     task = partial(job, launch=launch_id, config_dir=command.config_dir)
@@ -36,6 +39,11 @@ def launch(composer: Composer, jobs: Sequence[Sequence[str]], command: Command, 
     print(f"sdbench: {len(lines)} job{'s' if len(lines) > 1 else ''}{logs}", file=sys.stderr)
     try:
         results = launcher.launch([expand(line) for line in lines], initial_job_idx=0)
+    except KeyboardInterrupt:
+        again = f", {WITHOUT_FORCE}" if is_forced else ""
+        ends = "; submitted jobs go on until scancel ends them" if kind == "SlurmLauncher" else ""
+        print(f"sdbench: to continue all jobs, run the whole command with -m again{again}{ends}", file=sys.stderr)
+        raise
     except Exception as error:  # noqa: BLE001 - launchers raise the error of the first job that died
         again = f" ({WITHOUT_FORCE})" if is_forced else ""
         sentence = f"sdbench: a job died{name_of_job(error, lines)} ({type(error).__name__}: {first_line(error)})"
@@ -64,10 +72,21 @@ def job(cfg: DictConfig, *, launch: str, config_dir: str | None) -> int:
     return code
 
 
+def _refuse_hidden_gpus() -> None:
+    """Raise if there is a GPU, which submitit's local launcher hides from jobs that do not ask for one."""
+    import torch
+
+    if torch.cuda.is_available():
+        raise config.ConfigError(
+            "hydra/launcher=submitit_local hides this machine's GPUs from the jobs: write hydra.launcher.gpus_per_node=1, with "
+            "which all jobs use the first GPU at once, or leave the launcher out, and the jobs run one after another"
+        )
+
+
 def name_of_job(error: Exception, lines: Sequence[Sequence[str]]) -> str:
-    """Return the pair and task of the job that an error of submitit gives by its index in the array."""
+    """Return the pair and task of the job that an error of submitit gives by its index in the array, or "" if it gives none."""
     match = re.search(r"Job \d+(?:_(\d+))?\b", str(error))
-    index = int(match[1] or 0) if match else len(lines)
+    index = int(match[1] or 0) if match and (match[1] or len(lines) == 1) else len(lines)
     return f": {' '.join(lines[index])}" if index < len(lines) else ""
 
 

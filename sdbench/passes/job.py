@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 import shlex
 import sys
 import time
@@ -19,6 +18,7 @@ from sdbench.passes.slurm import batch_job, name_batch_job
 from sdbench.prepare.progress import engine_warnings, warn
 from sdbench.records import Cell, SchemaError, Store, StoreError
 from sdbench.records.parts import cannot_write
+from sdbench.records.processes import kernel_boot
 from sdbench.records.snapshot import read_cells
 from sdbench.subcommand import Exit, report_fault, sigterm_as_ctrl_c
 from sdbench.types import EngineError
@@ -146,7 +146,7 @@ def _time(job: Job, store: Store, models: Models, failed: Mapping[str, str]) -> 
     if any(point.role == "target" and point.cell.key in failed for point in job.planned):
         warn("the latency pass is left out: speeds are compared with the target alone, which has failed")
         return
-    unit = f"timing on {platform.node()}"
+    unit = f"timing on {kernel_boot()}"  # also by a process in another container
     if not store.claims.take(unit):
         warn("another process is timing this folder on this machine: waiting for it, since two would slow each other")
         while not store.claims.take(unit):

@@ -3,55 +3,30 @@
 A job is a file whose modification time its heartbeat renews. Its claims are a second file with one unit per line. Claims are
 read and written under a lock: a file made with O_EXCL that names its job and is held only while they are read. A job is dead if
 its process is gone (seen from the same machine), or if its heartbeat has not changed for `expire_s` of our own monotonic clock
-since we first looked. No times of day are compared, so a clock that is set, and a machine that was suspended, cost no job its
-claims; but a job on another machine that died long ago is dead only after we have watched it for `expire_s`. The claims and the
-lock of a dead job are free. Two jobs that take a dead lock at the same instant may both claim a unit; the result is a duplicate,
-which readers drop. Network file systems may show time stamps that are a minute old, hence the long default.
+since we first looked. That clock stops while our own heartbeats fail. No times of day are compared. So a clock that is set, a
+machine that was suspended and a file server that was away cost no job its claims; but a job on another machine that died long
+ago is dead only after we have watched it for `expire_s`. The claims and the lock of a dead job are free. Two jobs that take a dead
+lock at the same instant may both claim a unit; the result is a duplicate, which readers drop. Network file systems may show time
+stamps that are a minute old, hence the long default.
 """
 
 import contextlib
+import errno
 import json
 import os
 import secrets
-import socket
 import threading
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from sdbench.files import digest_of, write_whole
+from sdbench.records.processes import is_running, machine_boot, start_of_process
 
 BEAT_S, EXPIRE_S = 15.0, 180.0
 UNSIGNED_S = 10.0  # a lock is signed right after it is made; if it is not signed by then, its job died in between
 LOCK_POLL_S = 0.01
-
-
-def machine_boot() -> str:
-    """Return an id of this boot of this machine and of the container's process namespace, within which process ids are unique."""
-    parts = [socket.gethostname()]
-    with contextlib.suppress(OSError):
-        parts.append(Path("/proc/sys/kernel/random/boot_id").read_text().strip())
-        parts.append(os.readlink("/proc/self/ns/pid"))
-    return " ".join(parts)
-
-
-def start_of_process(pid: int) -> str:
-    """Return when a process started, in ticks, to detect a reused id; "" if the system does not report it."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return ""
-
-
-def is_running(pid: int, start: str) -> bool:
-    """Return whether that very process is still running."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        pass
-    return not start or start_of_process(pid) == start
+STALE_TRIES = 5  # to read a file of another machine that is being replaced
 
 
 class Claims:
@@ -62,8 +37,10 @@ class Claims:
         self.job = f"{os.getpid()}-{secrets.token_hex(6)}"
         self._boot = machine_boot()
         self._mine: set[str] = set()
-        # File -> its modification time, and our monotonic clock when we first saw that time.
+        # File -> its modification time, and our watch when we first saw that time.
         self._seen: dict[Path, tuple[float, float]] = {}
+        # Our watch at our last heartbeat, and the monotonic clock then. It stops two beats later, if no other beat follows.
+        self._watch, self._most_s = (0.0, time.monotonic()), 2 * beat_s
         self._beat_file = self._job_file(self.job)
         folder.mkdir(parents=True, exist_ok=True)
         self._facts = json.dumps({"boot": self._boot, "pid": os.getpid(), "start": start_of_process(os.getpid())})
@@ -121,8 +98,7 @@ class Claims:
             if job == self.job:
                 continue
             if self.is_alive(job):
-                with contextlib.suppress(FileNotFoundError):
-                    claimed.update(path.read_text().split())
+                claimed.update(claims_in(path))
             else:
                 path.unlink(missing_ok=True)
         return claimed
@@ -187,12 +163,19 @@ class Claims:
             return self.is_alive(owner)
         try:
             return self._unchanged_s(path, path.stat().st_mtime) < min(self.expire_s, UNSIGNED_S)
-        except FileNotFoundError:
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ESTALE):
+                raise
             return True  # another job has just released or removed it: try again
+
+    def _watched_s(self) -> float:
+        """Return for how many seconds this job has been able to see heartbeats."""
+        watched_s, beat_s = self._watch
+        return watched_s + min(time.monotonic() - beat_s, self._most_s)
 
     def _unchanged_s(self, path: Path, time_s: float) -> float:
         """Return for how many seconds this job has seen a file with this modification time."""
-        now_s = time.monotonic()
+        now_s = self._watched_s()
         if self._seen.get(path, (None,))[0] != time_s:
             self._seen[path] = time_s, now_s
         return now_s - self._seen[path][1]
@@ -223,12 +206,26 @@ class Claims:
             os.utime(self._beat_file)
         except FileNotFoundError:  # this job was suspended for so long that another one took it for dead
             self._beat_file.write_text(self._facts)
+        self._watch = self._watched_s(), time.monotonic()
 
     def _job_file(self, job: str) -> Path:
         return self.folder / f"job-{job}.json"
 
     def _claim_file(self, job: str) -> Path:
         return self.folder / f"claims-{job}.txt"
+
+
+def claims_in(path: Path) -> list[str]:
+    """Return the claims in a file that its job may replace at any moment. On NFS that makes an open file stale."""
+    for tries_left in reversed(range(STALE_TRIES)):
+        try:
+            return path.read_text().split()
+        except FileNotFoundError:
+            break
+        except OSError as error:
+            if error.errno != errno.ESTALE or not tries_left:
+                raise
+    return []
 
 
 def digest(unit: str) -> str:

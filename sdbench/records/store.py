@@ -274,10 +274,10 @@ class Store:
         self.claims.release(*finished)
 
     def _new_generations(self, snapshot: Snapshot) -> dict[str, pa.Table]:
-        """Return the parts that `held` has not seen. A generation without its tokens counts as missing and is computed again.
-
-        So does one in a part with a damaged column of any kind: readers drop such a part.
+        """Return the parts that `held` has not seen. A generation without its tokens counts as missing and is computed again; so
+        does one in a part with a damaged column of any kind, which readers drop.
         """
+        self._epochs = snapshot.epochs  # another process may have requested cells again
         for stem in set(snapshot.parts["generations"]) - (set(snapshot.parts["tokens"]) - self._seen):
             del snapshot.parts["generations"][stem]
         new = set(snapshot.parts["generations"])

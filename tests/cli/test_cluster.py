@@ -184,6 +184,9 @@ def test_a_cancelled_job_is_named_by_its_pair_and_task():
     assert name_of_job(error, lines) == ": model=b task=x"
     assert name_of_job(RuntimeError("Job 17 (task: 0) has"), lines[:1]) == ": model=a task=x"
     assert name_of_job(RuntimeError("no room"), lines) == ""
+    assert name_of_job(RuntimeError("Job 4711 (task: 0) with path"), lines) == "", (
+        "the number of a process on this machine"
+    )
 
 
 @pytest.mark.parametrize(("code", "says"), [(0, ""), (1, "Slurm does not name this job sdbench-a-x: no such job")])

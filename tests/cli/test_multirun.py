@@ -161,3 +161,25 @@ def test_each_job_of_a_process_prints_its_warnings(in_process, micro_pair, tmp_p
     assert main(["-m", *words, *options, "num_draft=2,3"]) == 0
     err = capsys.readouterr().err
     assert err.count("sdbench: warning: 1 of 1 prompts were too long for 36 tokens") == 2, err
+
+
+def test_the_local_launcher_is_refused_where_it_would_hide_a_gpu(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    assert main(["-m", "hydra/launcher=submitit_local", "task=gsm8k-tiny,wmt-tiny"]) == 2
+    error = capsys.readouterr().err
+    assert "submitit_local hides this machine's GPUs from the jobs: write hydra.launcher.gpus_per_node=1" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("launcher", "ends"), [("basic", ""), ("slurm", "; submitted jobs go on until scancel ends them")]
+)
+def test_an_interrupted_launch_is_continued_as_a_whole(launcher, ends, monkeypatch, capsys):
+    class Launcher:
+        def launch(self, *_: object, **__: object) -> None:
+            raise KeyboardInterrupt
+
+    plugins = SimpleNamespace(instantiate_launcher=lambda **_: Launcher())
+    monkeypatch.setattr("sdbench.cli.launch.Plugins", SimpleNamespace(instance=lambda: plugins))
+    assert main(["-m", f"hydra/launcher={launcher}", "task=gsm8k-tiny,wmt-tiny"]) == 130
+    assert f"sdbench: to continue all jobs, run the whole command with -m again{ends}\n" in capsys.readouterr().err

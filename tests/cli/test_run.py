@@ -1,6 +1,5 @@
 """The whole command on a micro pair: what is missing is computed, nothing else, whatever happened before."""
 
-import platform
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -17,6 +16,7 @@ from sdbench.engines.native import timing
 from sdbench.lm.capture import CapturedSteps
 from sdbench.records import read
 from sdbench.records.claims import Claims
+from sdbench.records.processes import kernel_boot
 from tests.records.equality import assert_same_records
 
 SUMMARY = [
@@ -239,7 +239,7 @@ def test_of_two_processes_on_a_folder_one_waits_until_the_other_has_timed(
         assert read(tmp_path / NAME).timings.empty
         other.release(unit)
 
-    unit = f"timing on {platform.node()}"
+    unit = f"timing on {kernel_boot()}"
     monkeypatch.setattr("sdbench.passes.job.time", SimpleNamespace(sleep=end_of_the_other))
     try:
         assert other.take(unit)

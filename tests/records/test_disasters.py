@@ -1,5 +1,6 @@
 """Kills at any instant, a full disk, a folder of somebody else, jobs that die with claims: none lost, none double."""
 
+import errno
 import json
 import os
 import random
@@ -15,6 +16,7 @@ import pytest
 import sdbench
 from sdbench.records import Store
 from sdbench.records.claims import Claims, digest, jobs_at_work
+from sdbench.records.processes import is_running
 from tests.patience import is_soon
 from tests.records.equality import assert_same_records
 
@@ -207,6 +209,53 @@ def test_a_job_that_was_suspended_and_taken_for_dead_goes_on(tmp_path: Path):
     claims.close()
     other.close()
     assert not list(tmp_path.iterdir())
+
+
+def test_while_our_own_heartbeats_fail_nobody_else_is_dead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A file server that is away for ten minutes: no job can renew its heartbeat, and each looks before the others can."""
+    mine, other = Claims(tmp_path), Claims(tmp_path)
+    move_to_another_machine(other)
+    assert mine.is_alive(other.job)
+    now_s = time.monotonic()
+    monkeypatch.setattr("sdbench.records.claims.time.monotonic", lambda: now_s + 600)
+    assert mine.is_alive(other.job)
+    for beat in range(41, 54):  # mine succeed again, and those of the other do not
+        monkeypatch.setattr("sdbench.records.claims.time.monotonic", lambda beat=beat: now_s + 15 * beat)
+        mine._beat()
+    assert not mine.is_alive(other.job)
+    mine.close()
+    other.close()
+
+
+def test_a_process_of_another_user_is_running_where_proc_hides_it(monkeypatch: pytest.MonkeyPatch):
+    def refuse(_pid: int, _signal: int) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("sdbench.records.processes.os.kill", refuse)
+    for start, is_same in (("", True), ("123", True), ("124", False)):
+        monkeypatch.setattr("sdbench.records.processes.start_of_process", lambda _pid, start=start: start)
+        assert is_running(4711, "123") is is_same
+
+
+def test_a_claims_file_that_is_replaced_while_it_is_read_is_read_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """On NFS an open file becomes stale."""
+    mine, other = Claims(tmp_path), Claims(tmp_path)
+    assert other.take("unit")
+    read, stale = Path.read_text, [1, 1]
+
+    def read_text(path: Path, *args: object) -> str:
+        if path.name.startswith("claims-") and stale:
+            raise OSError(errno.ESTALE, stale.pop())
+        return read(path, *args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Path, "read_text", read_text)
+    assert not mine.take("unit")
+    assert not stale
+    stale += [1] * 5
+    with pytest.raises(OSError, match="1"):
+        mine.take("unit")
+    mine.close()
+    other.close()
 
 
 def test_a_claim_given_back_is_free(tmp_path: Path):
