@@ -42,8 +42,8 @@ HELP = """sdbench.score: score completions of any engine as a run would. One JSO
   level=0.95 resamples=10000 bootstrap_seed=0     options of the intervals
   protocol=NAME and every other option of the task's file, also written task.protocol=NAME
 
-Ids are the data set's own (task_id, id) or, where it has none, the row's number from 0. An id of the data without a
-prediction counts as failed. Accuracies and pass@k are on 0-1, ROUGE, BLEU and chrF on 0-100.
+Ids are the data set's own (task_id, id) or, where it has none and for lm-eval:NAME, the row's number from 0. An id of the
+data without a prediction counts as failed. Accuracies and pass@k are on 0-1, ROUGE, BLEU and chrF on 0-100.
 
 Exit codes: 0 done, 1 something unexpected happened, 2 bad configuration, 130 interrupted."""
 

@@ -112,6 +112,18 @@ def load(id: str, config: str | None, split: str, *, revision: str | None = None
     return fetch(lambda: _from_hub(id, config, split, revision), id, kind="dataset", revision=revision)
 
 
+def read_even_rows(path: Path, option: str = "task.data") -> list[dict[str, Any]]:
+    """Read rows that all have the same fields; a ConfigError if one lacks a field, for which others would show None."""
+    rows = read_rows(path, option)
+    names = {name: None for row in rows for name in row}
+    for number, row in enumerate(rows):
+        if missing := next((name for name in names if name not in row), None):
+            raise ConfigError(
+                f"row {number} of {path} has no field {missing!r}, which other rows have: give it, or null"
+            )
+    return rows
+
+
 def read_rows(path: Path, option: str = "task.data") -> list[dict[str, Any]]:
     """Read a JSON-lines file, one object a line (empty lines are skipped), or a Parquet file; `option` is what named it."""
     if not path.is_file():

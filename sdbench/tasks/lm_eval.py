@@ -22,7 +22,7 @@ from sdbench.errors import first_line
 from sdbench.hub import COMMIT, fetch
 from sdbench.tasks import harness, harness_files
 from sdbench.tasks.base import DataTask, Row
-from sdbench.tasks.data import read_rows
+from sdbench.tasks.data import read_even_rows
 from sdbench.tasks.harness_api import check_library
 from sdbench.tasks.harness_rows import ShotSource, fix_seeds, refuse_unused_shots
 from sdbench.tasks.harness_scores import HarnessReading, MetricKind, check_bounds, kind_of, read_answers
@@ -127,14 +127,14 @@ class LmEvalTask(DataTask):
             return self._build([self.first_row], process_docs=None, fewshot_config=None, num_fewshot=0)
         shots: dict[str, Any] = {} if self.shots is None else {"num_fewshot": integer("shots", self.shots, 0)}
         if self.data is not None:
-            return self._build(read_rows(Path(self.data)), **shots)
+            return self._build(read_even_rows(Path(self.data)), **shots)
         return fetch(lambda: harness.build(str(self.task), self._file, **shots), self.dataset, kind="dataset")
 
     def _build(self, rows: Sequence[Row], **changes: Any) -> Any:
         """Build the harness's task over given rows; shots come from its file, else from `shots_data`, else from the other rows."""
         import datasets
 
-        pool = rows if self.shots_data is None else read_rows(Path(self.shots_data), "task.shots_data")
+        pool = rows if self.shots_data is None else read_even_rows(Path(self.shots_data), "task.shots_data")
         named = {kind: self._tree.get(f"{kind}_split") for kind in ("training", "validation", "test", "fewshot")}
         split = named["test"] or named["validation"]
         shots = self._tree.get("fewshot_config") or {}

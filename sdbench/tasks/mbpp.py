@@ -64,7 +64,13 @@ class MBPP(CodeTask):
     def _lack_of(self, row: Row) -> str | None:
         if row.get("text") is None and row.get("prompt") is None:
             return "has neither 'text' nor 'prompt'"
-        return super()._lack_of(row)
+        if lack := super()._lack_of(row):
+            return lack
+        tests = row["test_list"]
+        is_list = isinstance(tests, Sequence) and not isinstance(tests, str)
+        if is_list and tests and all(isinstance(test, str) and test.strip() for test in tests):
+            return None
+        return "has no list of asserts in 'test_list'"
 
     def entry_points(self, row: Row) -> Sequence[str]:
         """Return the functions that the asserts call and the reference defines."""

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config.checks import optional_integer
-from sdbench.tasks.base import DataTask
+from sdbench.tasks.base import DataTask, Row
 from sdbench.tasks.protocol import Protocol
 from sdbench.types import Example, Metric, Score
 
@@ -50,6 +50,12 @@ class Summaries(DataTask):
         super().__post_init__()
         self.truncate_words = self.rules.truncate_words if self.truncate_words is None else self.truncate_words
         self.truncate_words = optional_integer("truncate_words", self.truncate_words, 1)
+
+    def _lack_of(self, row: Row) -> str | None:
+        if lack := super()._lack_of(row):
+            return lack
+        other = next((name for name in self.FIELDS if not isinstance(row[name], str)), None)
+        return None if other is None else f"has no text in {other!r}, but a {type(row[other]).__name__}"
 
     def measure(self, example: Example, text: str) -> Score:
         if self.truncate_words is not None:

@@ -404,6 +404,24 @@ def test_rows_without_a_column_that_a_task_reads_are_one_sentence(option, prompt
 
 
 @needs_lm_eval
+@pytest.mark.parametrize("option", ["data", "shots_data"])
+@pytest.mark.parametrize(("lacking", "number"), [("answer", 1), ("question", 0)])
+def test_a_row_without_a_field_that_other_rows_have_is_one_sentence(option, lacking, number, tmp_path, capsys):
+    """The harness would show and score the word None in its place."""
+    rows = [{"question": "?", "answer": "#### 1"} for _ in range(3)]
+    del rows[number][lacking]
+    file = tmp_path / "rows.jsonl"
+    file.write_text("\n".join(map(json.dumps, rows)))
+    files = {"data": path("gsm8k"), option: file}
+    words = ["model=llama-tiny", "task=lm-eval:gsm8k", "timing=off", f"results={tmp_path / 'out'}"]
+    assert main([*words, *(f"task.{name}={value}" for name, value in files.items())]) == 2
+    assert (
+        f"row {number} of {file} has no field '{lacking}', which other rows have: give it, or null"
+        in capsys.readouterr().err
+    )
+
+
+@needs_lm_eval
 def test_a_number_of_workers_may_be_a_whole_float():
     task = load(workers=2.0, n=1)
     assert (task.workers, type(task.workers)) == (2, int)

@@ -345,10 +345,22 @@ def test_a_row_without_a_field_is_named(tmp_path):
             {"task_id": 1, "code": "", "test_list": [], "text": None},
             "row 0 of {} has neither 'text' nor 'prompt'",
         ),
+        (
+            "mbpp",
+            {"task_id": 1, "code": "", "test_list": [], "text": "?"},
+            "row 0 of {} has no list of asserts in 'test_list'",
+        ),
+        (
+            "mbpp",
+            {"task_id": 1, "code": "", "test_list": "['assert 1']", "text": "?"},
+            "has no list of asserts in 'test_list'",
+        ),
+        ("cnndm", {"article": ["A cat.", "It sat."], "highlights": "A cat."}, "has no text in 'article', but a list"),
+        ("xsum", {"document": "A cat.", "summary": 7}, "has no text in 'summary', but a int"),
     ],
 )
 @pytest.mark.parametrize("option", ["data", "shots_data"])
-def test_a_null_is_no_value_and_the_file_of_the_row_is_named(name, row, sentence, option, tmp_path):
+def test_a_null_or_another_type_is_no_value_and_the_file_of_the_row_is_named(name, row, sentence, option, tmp_path):
     """A null was shown as the word None; of a file of shots, what it lacked was a KeyError, or ascribed to the data."""
     file = tmp_path / "rows.jsonl"
     file.write_text(f"{json.dumps(row)}\n")
