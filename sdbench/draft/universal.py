@@ -94,7 +94,7 @@ class UniversalDrafter(ForeignDrafter):
             for row, block in zip(open_rows, spelled, strict=True):
                 known = [token < self.num_ids for token in block.tokens]
                 blocks[row] = block.tokens[: [*known, False].index(False)]
-                if self.warp.vocab_size in written[row][: counts[row]]:  # later slots are other rows'
+                if self.warp.vocab_size in written[row]:
                     blocks[row] = [self.num_ids]  # from this id the engine reports NaN logits
                 self.newest["blocks"] += 1
                 self.newest["lost"] += block.num_lost

@@ -60,7 +60,7 @@ def test_the_engine_is_close_to_its_models(name, threads):
 @pytest.mark.parametrize("head", ["an 8B", "Gemma 3 270M"])
 @pytest.mark.parametrize("group", ["engine-llama-tiny-cpu-float32", "heads-llama-tiny-cpu-bfloat16"])
 def test_a_forward_costs_little_more_than_the_product_of_a_large_head(group, head, threads):
-    """It was 2 times in float32, and 450 times in bfloat16, while the head's weights were copied for each row."""
+    """While the head's weights were copied for each row, 12 rows of one with 151,936 ids took 27.9 s in bfloat16, not .06."""
     assert figure(f"forward with the head of {head} over the head's product", threads, f"{group}.json") <= 1.5
 
 

@@ -61,23 +61,25 @@ def test_a_file_that_would_be_split_differently_needs_a_tokenizer(family, pre, w
     is_refused(write(tmp_path / "x.gguf", tiny(family, layers=1), tokenizer=TOKENIZER, pre=pre), words, capsys)
 
 
-def test_a_file_with_a_special_token_of_another_id_needs_a_tokenizer(tmp_path, capsys):
-    """As those of DeepSeek's distilled Qwen models: the token is outside the alphabet of bytes."""
-    folder = copy_tokenizer(TOKENIZER, tmp_path / "tokenizer")
+def respell(folder: Path, old: str, new: str) -> Path:
+    """Copy the tokenizer, with another text of one token in its vocabulary."""
+    copy_tokenizer(TOKENIZER, folder)
     rules = json.loads((folder / "tokenizer.json").read_text())
     vocabulary = rules["model"]["vocab"]
-    vocabulary["<｜begin▁of▁sentence｜>"] = vocabulary.pop("<s>")
+    vocabulary[new] = vocabulary.pop(old)
     (folder / "tokenizer.json").write_text(json.dumps(rules))
+    return folder
+
+
+def test_a_file_with_a_special_token_of_another_id_needs_a_tokenizer(tmp_path, capsys):
+    """As those of DeepSeek's distilled Qwen models: the token is outside the alphabet of bytes."""
+    folder = respell(tmp_path / "tokenizer", "<s>", "<｜begin▁of▁sentence｜>")
     path = write(tmp_path / "x.gguf", tiny("llama", layers=1), tokenizer=folder, pre="qwen2")
     is_refused(path, "names id 1 as its bos token, which transformers reads as [10", capsys)
 
 
 def test_a_file_with_a_padding_token_beyond_its_ids_needs_a_tokenizer(tmp_path, capsys):
-    folder = copy_tokenizer(TOKENIZER, tmp_path / "tokenizer")
-    rules = json.loads((folder / "tokenizer.json").read_text())
-    vocabulary = rules["model"]["vocab"]
-    vocabulary["<｜▁pad▁｜>"] = vocabulary.pop("<pad>")
-    (folder / "tokenizer.json").write_text(json.dumps(rules))
+    folder = respell(tmp_path / "tokenizer", "<pad>", "<｜▁pad▁｜>")
     path = write(tmp_path / "x.gguf", tiny("llama", layers=1), tokenizer=folder, pre="smollm")
     is_refused(path, "has 1024 tokens, and transformers adds <｜▁pad▁｜> with id 1024", capsys)
 
