@@ -195,16 +195,16 @@ def compare(name, options):
         if comma and not metric.endswith("_stderr"):
             whole["theirs"][key if len(filters) > 1 else metric] = value
     own = None
-    if not options and OWN[name] is not None:
+    if options.keys() <= {"chat", "shots"} and OWN.get(name) is not None:
         own_name, pairs = OWN[name]
-        words = {"protocol": "cot"} if name.endswith("_cot") else {}
+        words = options | ({"protocol": "cot"} if name.endswith("_cot") else {})
         if shots := shots_of(name):
             words["shots_data"] = shots
         task = sdbench.tasks.load(own_name, seed=None, n=20, **words)
         own_examples = list(task.examples())
         own_scores = task.score_all(zip(own_examples, answers, strict=True))
         own = {
-            "prompts": [[a.prompt.text, b.prompt.text] for a, b in zip(own_examples, examples, strict=True)],
+            "prompts": [[text_of(a.prompt), text_of(b.prompt)] for a, b in zip(own_examples, examples, strict=True)],
             "stops": [list(task.stop), list(ours.stop)],
             "scores": [
                 [a.values[mine] / task.metric_of(mine).bounds[1], b.values[theirs]]

@@ -532,6 +532,14 @@ def test_shots_and_chat_templates_are_the_harnesss(tmp_path):
 
 @needs_lm_eval
 @pytest.mark.slow
+def test_our_tasks_agree_in_the_chat_form_with_shots(tmp_path):
+    cases = [f'{name} {{"chat": true, "shots": 2}}' for name in ("gsm8k", "mbpp", "wmt16-de-en")]
+    for name, both in both_sides(sys.executable, cases, tmp_path).items():
+        assert all(ours == theirs for ours, theirs in both["own"]["prompts"]), name
+
+
+@needs_lm_eval
+@pytest.mark.slow
 def test_our_tasks_agree_under_protocol_lm_eval(compared):
     agreeing = {name: both["own"] for name, both in compared.items() if both["own"]}
     assert {OWN[name][0] for name in agreeing} == {"gsm8k", "humaneval", "mbpp", "cnndm", "wmt16"}
