@@ -75,6 +75,17 @@ def test_without_the_extra_the_way_to_it_is_named(uninstall, capsys):
     assert capsys.readouterr().err == "sdbench.lm_eval: lm_eval is not installed: pip install 'sdbench[lm-eval]'\n"
 
 
+@needs_lm_eval
+def test_the_installed_harness_reads_no_entry_points():
+    """Once it does, a package can add a model to `lm_eval` itself: register ours by one, and change docs/lm_eval.md."""
+    folder = Path(str(find_spec("lm_eval").origin)).parent
+    code = [path for path in folder.rglob("*.py") if path.relative_to(folder).parts[0] != "tasks"]
+    assert folder / "api" / "registry.py" in code
+    assert folder / "models" / "__init__.py" in code
+    calls = re.compile(r"entry_points\b|\bstevedore\b|\bpkg_resources\b")
+    assert [path.name for path in code if calls.search(path.read_text(encoding="utf-8"))] == []
+
+
 def evaluate(folder, model, options, limit=8, **more):
     """The harness's own evaluation of three tasks over rows of the tiny word problems."""
     os.environ.setdefault("HF_HOME", str(folder / "home"))
