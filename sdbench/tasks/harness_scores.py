@@ -67,8 +67,9 @@ class MetricKind:
     statistics: Statistics | None = None
 
     def value(self, item: Any) -> float:
-        """Return the number of one answer; for a whole-sample metric, the score of a sample with only this answer."""
-        return float(item if self.aggregate is None else self.aggregate([item]))
+        """Return the number of one answer; for a whole-sample metric, the score of a sample with only this answer, 0 for NaN."""
+        value = float(item if self.aggregate is None else self.aggregate([item]))
+        return 0.0 if self.statistics is not None and math.isnan(value) else value
 
 
 def check_bounds(bounds: object, metrics: Iterable[str], task: str) -> None:
@@ -139,6 +140,10 @@ def _sum_and_count(item: Sequence[float]) -> tuple[str, tuple[float, ...]]:
     return "ratio", (float(sum(item)), float(len(item)))
 
 
+def _unless_nan(item: float) -> tuple[str, tuple[float, ...]]:
+    return "ratio", (0.0, 0.0) if math.isnan(item) else (float(item), 1.0)
+
+
 def _is_sum_and_count(aggregate: Callable[[Sequence[Any]], float], item: Any) -> bool:
     """Return whether a whole-sample metric is the mean over the judgements of all answers."""
     if not isinstance(item, list) or not all(hasattr(judgement, "__float__") for judgement in item):
@@ -155,4 +160,5 @@ STATISTICS: Mapping[str, Statistics] = {
     "chrf": _chrf,
     "chrfpp": partial(_chrf, word_order=2),
     "ter": _ter,
+    "nanmean": _unless_nan,
 }

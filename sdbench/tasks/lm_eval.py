@@ -2,7 +2,7 @@
 
 A row is one of the data set that the harness's task names, as `gsm8k` has {"question": "...", "answer": "... #### 18"}; its id
 is its number. Not covered: sampling settings of the harness's task (the run has its own), and whole-sample metrics that are
-neither BLEU, chrF, chrF++, TER nor a share of all judgements of all answers.
+neither BLEU, chrF, chrF++, TER, a mean without NaN nor a share of all judgements of all answers.
 """
 
 from __future__ import annotations

@@ -4,6 +4,7 @@ Needs the extra `lm-eval`, which is part of `dev`. test_parity.py compares the t
 """
 
 import json
+import math
 import pickle
 import re
 import subprocess
@@ -12,6 +13,7 @@ from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 
+import numpy as np
 import pytest
 from lm_eval_rows import IMPORTED, OWN, both_sides, check_both
 from own import path
@@ -68,6 +70,16 @@ def test_sums_of_statistics_give_the_score_of_the_whole_sample(name):
     (corpus,) = {corpus for corpus, _ in kept}
     sums = [sum(column) for column in zip(*(numbers for _, numbers in kept), strict=True)]
     assert float(CORPUS[corpus](sums)) == pytest.approx(whole(PAIRS), abs=1e-12)
+
+
+@needs_lm_eval
+@pytest.mark.parametrize("items", [[0.5, math.nan, 0.25, np.float64("nan"), 0.0], [math.nan, 1], [3.0]])
+def test_a_mean_without_nan_is_a_ratio_of_sums(items):
+    whole = aggregation("nanmean")
+    kept = [statistics_of(whole, item)(item) for item in items]
+    assert {corpus for corpus, _ in kept} == {"ratio"}
+    sums = [sum(column) for column in zip(*(numbers for _, numbers in kept), strict=True)]
+    assert float(CORPUS["ratio"](sums)) == pytest.approx(whole(items), abs=1e-12)
 
 
 @needs_lm_eval
@@ -380,6 +392,27 @@ def test_an_aggregation_of_a_task_that_is_merely_called_bleu_is_left_out(tmp_pat
     with pytest.warns(UserWarning, match="cannot store bleu per answer: left out"):
         task = load("ours", include_path=str(tmp_path), shots=None)
     assert [metric.name for metric in task.metrics] == ["near"]
+
+
+WITHOUT_NAN = """
+def judge(doc, results):
+    return {"share": len(results[0]) / 10 if results[0] else float("nan")}
+"""
+
+
+@needs_lm_eval
+def test_an_answer_whose_score_is_nan_is_left_out_of_nanmean(tmp_path):
+    """As the tasks of meddialog score an empty answer; they were refused."""
+    (tmp_path / "scores.py").write_text(WITHOUT_NAN)
+    metrics = "[{metric: share, aggregation: nanmean, higher_is_better: true}]"
+    text = f"{FILTERED}\nprocess_results: !function scores.judge\nmetric_list: {metrics}\n"
+    (tmp_path / "ours.yaml").write_text(text)
+    task = load("ours", include_path=str(tmp_path), shots=None, n=3)
+    assert [(metric.name, metric.stats, metric.is_bounded) for metric in task.metrics] == [("share", "ratio", False)]
+    scores = task.score_all(zip(task.examples(), ["four", "", "six ab"], strict=True))
+    assert [score.values["share"] for score in scores] == [0.4, 0.0, 0.6]
+    sums = [sum(column) for column in zip(*(score.stats["share"] for score in scores), strict=True)]
+    assert float(CORPUS["ratio"](sums)) == aggregation("nanmean")([0.4, math.nan, 0.6])
 
 
 @needs_lm_eval
