@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 
 DECODED = "generate_until"
 STRUCTURE = ("tag", "group", "task_list")  # keys of a file that are not options of its task
+# Filters of the harness that change each answer to a row by itself.
+PER_ANSWER = (
+    *("regex", "regex_pos", "multi_choice_regex", "remove_whitespace"),
+    *("lowercase", "uppercase", "map", "format_span"),
+)
 MISSING_COLUMN = (
     TemplateError,
     LookupError,
@@ -80,7 +85,7 @@ CODE_EVAL = CodeEval()  # one object, for modules of the harness's tasks load th
 
 
 def refuse_undecoded(name: str, config: Mapping[str, Any]) -> None:
-    """Raise ConfigError for a task whose file asks for anything but text, one sample per answer."""
+    """Raise ConfigError for a task whose file asks for anything but text, or scores several answers to a row together."""
     kind, repeats = config.get("output_type", DECODED), config.get("repeats", 1)
     if kind != DECODED:
         raise ConfigError(
@@ -91,13 +96,19 @@ def refuse_undecoded(name: str, config: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"task=lm-eval:{name} is a Python class, and sdbench supports only tasks defined in YAML files"
         )
-    if repeats != 1:
+    if repeats != 1 and not _scores_first_answer(config):
         raise ConfigError(
             f"task=lm-eval:{name} scores {repeats} answers to a row together, and sdbench scores each answer by itself: choose a "
-            "task with repeats: 1, and samples= for several answers"
+            "task with repeats: 1 or whose filters take the first answer, and samples= for several answers"
         )
     if config.get("doc_to_image") or config.get("doc_to_audio"):
         raise ConfigError(f"task=lm-eval:{name} has images or sounds, and sdbench supports text prompts only")
+
+
+def _scores_first_answer(config: Mapping[str, Any]) -> bool:
+    """Return whether all filters take the first answer to a row; the harness's default filter does."""
+    names = [[step["function"] for step in each["filter"]] for each in config.get("filter_list") or ()]
+    return all(next((name for name in each if name not in PER_ANSWER), None) == "take_first" for each in names)
 
 
 def read_file(path: Path, *, resolves: bool = False) -> dict[str, Any]:

@@ -41,7 +41,7 @@ def answers_of(rows, targets):
 
 
 def canned(answers):
-    """The harness's model that writes these answers, with the chat template of llama-tiny."""
+    """The harness's model that writes these answers, with the chat template of llama-tiny; more of them for `repeats`."""
     from lm_eval.api.model import LM
     from lm_eval.models.huggingface import HFLM
     from lm_eval.models.utils import normalize_gen_kwargs
@@ -52,10 +52,12 @@ def canned(answers):
         apply_chat_template = HFLM.apply_chat_template
 
         def generate_until(self, requests, disable_tqdm=False):
-            self.prompts = [request.args[0] for request in requests]
-            options = [normalize_gen_kwargs(request.args[1]) for request in requests]
+            repeats = len(requests) // len(answers)
+            self.prompts = [request.args[0] for request in requests[::repeats]]
+            options = [normalize_gen_kwargs(request.args[1]) for request in requests[::repeats]]
             self.limits = [[each["max_gen_toks"], list(filter(None, each["until"]))] for each in options]
-            return [cut(answer, stops) for answer, (_, stops) in zip(answers, self.limits, strict=True)]
+            texts = [cut(answer, stops) for answer, (_, stops) in zip(answers, self.limits, strict=True)]
+            return [each for text in texts for each in [text, *["#### 7"] * (repeats - 1)]]
 
         loglikelihood = loglikelihood_rolling = None
 

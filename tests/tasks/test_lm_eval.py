@@ -490,6 +490,48 @@ def test_what_is_no_task_is_one_sentence(name, options, words):
 
 
 @needs_lm_eval
+@pytest.mark.parametrize(
+    ("filters", "is_refused"),
+    [
+        (None, False),
+        ([["take_first"]], False),
+        ([["lowercase", "take_first"], ["take_first"]], False),
+        ([["take_first"], ["majority_vote", "take_first"]], True),
+        ([["take_first_k", "take_first"]], True),
+        ([["lowercase"]], True),
+    ],
+)
+def test_repeats_are_refused_unless_all_filters_take_the_first_answer(filters, is_refused, tmp_path):
+    names = ("a", "b")
+    steps = [[{"function": step, **({"k": 2} if step[-1] == "k" else {})} for step in each] for each in filters or ()]
+    listed = json.dumps([{"name": name, "filter": each} for name, each in zip(names, steps, strict=False)])
+    metric = "metric_list: [{metric: exact_match}]\nrepeats: 4"
+    text = f"{FILTERED}\n{metric}\n" + ("" if filters is None else f"filter_list: {listed}\n")
+    (tmp_path / "ours.yaml").write_text(text)
+    if is_refused:
+        with pytest.raises(ConfigError, match="task=lm-eval:ours scores 4 answers to a row together"):
+            load("ours", include_path=str(tmp_path), shots=None)
+    else:
+        assert load("ours", include_path=str(tmp_path), shots=None, n=1).metric.startswith("exact_match")
+
+
+@needs_lm_eval
+@pytest.mark.slow
+def test_the_first_of_several_answers_is_scored_as_by_the_harness(tmp_path):
+    folder = Path(str(find_spec("lm_eval").origin)).parent / "tasks" / "gsm8k"
+    (tmp_path / "thrice.yaml").write_text(f"include: {folder}/gsm8k.yaml\ntask: gsm8k_thrice\nrepeats: 3\n")
+    rows = [{"question": f"What is {i} + 1?", "answer": f"It is so. #### {i + 1}"} for i in range(20)]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    files = dict.fromkeys(("data", "shots_data"), str(tmp_path / "rows.jsonl"))
+    word = f"gsm8k_thrice {json.dumps({**files, 'include_path': str(tmp_path)})}"
+    done = subprocess.run(
+        [sys.executable, str(HERE / "lm_eval_both.py"), word], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    check_both(json.loads(done.stdout))
+
+
+@needs_lm_eval
 def test_an_unknown_filter_is_refused(tmp_path):
     (tmp_path / "ours.yaml").write_text(f"{FILTERED}\n{BAD_FILTER}\n")
     with pytest.raises(ConfigError, match=r"uses a filter that lm_eval does not have, regexx \(did you mean regex\?"):
