@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from sdbench.config import ConfigError
+from sdbench.prepare.progress import warn
 
 SETTING = "setting of sdbench"  # our key in a file of `--use_cache`; the keys of answers are hashes
 
@@ -33,6 +35,13 @@ class KeptAnswers:
         query = "SELECT answer FROM answers WHERE key = ?"
         rows = {key: self._database.execute(query, (key,)).fetchone() for key in keys}
         return {key: json.loads(row[0]) for key, row in rows.items() if row is not None}
+
+    def read_by_task(self, keys: Sequence[str], tasks: Sequence[str]) -> dict[str, dict[str, Any]]:
+        """Return the stored answers by key, with a warning for each task that has some. `tasks` has the task of each key."""
+        answers, totals = self.read(keys), Counter(tasks)
+        for task, count in Counter(task for task, key in zip(tasks, keys, strict=True) if key in answers).items():
+            warn(f"{count} of {totals[task]} answers of {task} were read from {self.path}")
+        return answers
 
     def write(self, key: str, answer: Mapping[str, Any]) -> None:
         """Store an answer; it is on disk when this returns."""

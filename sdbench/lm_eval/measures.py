@@ -16,14 +16,34 @@ if TYPE_CHECKING:
 KEPT = ("acceptance", "acceptance_expected", "tokens_per_round", "bias")
 
 
-def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str, Any]:
-    """Return each rate over the texts of a task with its 95 % interval, the number of texts, tokens and cut prompts, and seconds.
+def measures_of(counts: Mapping[str, Sequence[Mapping[str, Any]]], num_draft: int) -> dict[str, dict[str, Any]]:
+    """Return for each task its rates over texts with 95 % intervals, the number of texts, tokens and cut prompts, and seconds.
 
-    An unknown rate is null. `counts` has one entry per text: that of `counts_of`, with `is_prompt_cut`, and with the document as
-    `example`. Intervals are over documents, each of which may have several texts. Seconds have no interval: the rows of a batch
-    share passes, so `seconds` of a text is the time since the previous text ended, and only the sum is a measurement.
+    An unknown rate is null. `counts` has for each task one entry per text: that of `counts_of`, with `is_prompt_cut`, and with the
+    document as `example`. Intervals are over documents, each of which may have several texts. Seconds have no interval: the rows of
+    a batch share passes, so a text has no seconds of its own, and only their sum is a measurement.
     """
-    frame = pd.DataFrame(counts).assign(num_draft=num_draft)
+    texts = [{**each, "task": task} for task, part in counts.items() for each in part]
+    if not texts:
+        return {}
+    frame = pd.DataFrame(texts).assign(num_draft=num_draft)
+    frame["seconds"] = _shared_seconds(frame)
+    return {str(task): _measures_of(part) for task, part in frame.groupby("task", sort=False)}
+
+
+def _shared_seconds(frame: pd.DataFrame) -> pd.Series:
+    """Return the seconds of each text: those of its batch, which texts of several tasks may share, divided by rounds.
+
+    Answers that an earlier version stored name no batch; they keep the time since the previous text ended.
+    """
+    if "batch" not in frame:
+        return frame["seconds"]
+    batches = frame.groupby("batch")
+    share = frame["rounds"] / batches["rounds"].transform("sum")
+    return (batches["seconds"].transform("sum") * share).fillna(frame["seconds"])
+
+
+def _measures_of(frame: pd.DataFrame) -> dict[str, Any]:
     tokens, seconds = int(frame["tokens"].sum()), float(frame["seconds"].sum())
     estimates = rates(frame)
     measures = {
@@ -33,12 +53,15 @@ def measures_of(counts: Sequence[Mapping[str, Any]], num_draft: int) -> dict[str
     return {**measures, "n": len(frame), "tokens": tokens, "prompts_cut": int(frame["is_prompt_cut"].sum()), **speed}
 
 
-def counts_of(generation: Generation, seconds: float) -> dict[str, Any]:
-    """Return the counts of a text from which rates are computed. `seconds` is the time since the previous text ended."""
+def counts_of(generation: Generation, seconds: float, batch: str) -> dict[str, Any]:
+    """Return the counts of a text from which rates are computed. `seconds` is the time since the previous text ended, of whatever
+    task; `batch` names the texts that share their seconds.
+    """
     sums = {name: float(sum(getattr(generation, name) or ())) for name in ("tv", "expected", "bias")}
     counts = {name: sum(getattr(generation, name) or ()) for name in ("drafted", "examined", "accepted")}
     return {
         "seconds": seconds,
+        "batch": batch,
         "tokens": len(generation.tokens),
         "rounds": len(generation.drafted or ()),
         **counts,

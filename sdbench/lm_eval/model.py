@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -26,7 +27,7 @@ from sdbench.lm_eval.kept import KeptAnswers, claim
 from sdbench.lm_eval.likelihoods import cut_texts, log_likelihoods
 from sdbench.lm_eval.measures import counts_of, measures_of
 from sdbench.lm_eval.options import TORCH_SEED, AnswerOptions, refuse_run, run_of, warn_of_unused
-from sdbench.lm_eval.prompts import TaskPrompts, prompts_by_task
+from sdbench.lm_eval.prompts import PromptGroup, group_prompts
 from sdbench.prepare import pair as pairs
 from sdbench.prepare.cells import checkpoints_of, decoding_of, law_of
 from sdbench.prepare.heads import with_labels
@@ -111,7 +112,6 @@ class SpeculativeLM(TemplateLM):
     def get_model_info(self) -> dict[str, Any]:
         """Return the setting and its measurements, which the harness reads once, after all answers of an evaluation."""
         counts, self.counts = self.counts, {}
-        tasks = {name: measures_of(each, self.run.num_draft[0]) for name, each in counts.items()}
         return {
             "sdbench": {
                 "target": self.run.model.target,
@@ -124,7 +124,7 @@ class SpeculativeLM(TemplateLM):
                 "chat_options": dict(self.run.model.chat_options),
                 **self.setting,
                 "is_lossless": bool(self.rule.is_lossless().all()),
-                "tasks": tasks,
+                "tasks": measures_of(counts, self.run.num_draft[0]),
             }
         }
 
@@ -178,55 +178,54 @@ class SpeculativeLM(TemplateLM):
         super().set_cache_hook(cache_hook)
 
     def generate_until(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[str]:
-        """Return the answers to the requests of all tasks, in their order; requests of one task are decoded together."""
+        """Return the answers to the requests of all tasks, in their order; those with equal options are decoded together."""
         self.counts = {}  # the harness calls this once per evaluation: an earlier one that failed may have left counts
-        groups = prompts_by_task(requests, self.tok_encode, self.pair_info.limit(self._parts))
+        groups = group_prompts(requests, self.tok_encode, self.pair_info.limit(self._parts), self._is_sampled)
         for group in groups:
             self._check(group.options)
         answers: dict[int, str] = {}
         for group in groups:
-            answers |= zip(group.indices, self._answer(group), strict=True)
+            answers |= zip((prompt.index for prompt in group.prompts), self._answer(group), strict=True)
         return [answers[index] for index in range(len(requests))]
+
+    def _is_sampled(self, options: AnswerOptions) -> bool:
+        return options.temperature > 0 or self.run.verifiers[0].is_drawn
 
     def _check(self, options: AnswerOptions) -> None:
         """Raise ConfigError if these options break a limit of the rule; warn if the harness's --seed has no effect."""
         refuse_broken_limits(replace(self.run, temperature=options.temperature), self._parts)
-        is_sampled = options.temperature > 0 or self.run.verifiers[0].is_drawn
-        if is_sampled and not self._has_seed and torch.initial_seed() != TORCH_SEED:
+        if self._is_sampled(options) and not self._has_seed and torch.initial_seed() != TORCH_SEED:
             warn("lm_eval's --seed does not change sampled answers of sdbench: give seed= in --model_args")
 
-    def _answer(self, group: TaskPrompts) -> list[str]:
-        """Return the answers of one task."""
-        task, options, prompts, requests = group.task, group.options, group.ids, group.requests
+    def _answer(self, group: PromptGroup) -> list[str]:
+        """Return the answers to the prompts of a group."""
+        options, prompts, tokenizer = group.options, group.prompts, self.pair_info.tokenizer_key
         added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
-        tokenizer = self.pair_info.tokenizer_key
         keys = [
-            digest_of_data([self.identity, tokenizer, task, asdict(options), index, prompt, *added])
-            for index, prompt in enumerate(prompts)
+            digest_of_data([self.identity, tokenizer, each.task, asdict(options), each.number, each.ids, *added])
+            for each in prompts
         ]
         answers: dict[str, dict[str, Any]] = {}
-        if self.kept is not None and (answers := self.kept.read(keys)):
-            warn(f"{len(answers)} of {len(prompts)} answers of {task} were read from {self.kept.path}")
+        if self.kept is not None:
+            answers = self.kept.read_by_task(keys, [each.task for each in prompts])
         waiting = [index for index, key in enumerate(keys) if key not in answers]
         last_end = time.perf_counter()
 
-        def finish(generation: Generation) -> None:
+        def finish(generation: Generation, batch: str) -> None:
             nonlocal last_end
             index, end = waiting[generation.request], time.perf_counter()
             text = options.until_stop(self.pair_info.text_alone(generation.tokens))  # as `hf` decodes it
-            answers[keys[index]] = {"text": text, "counts": counts_of(generation, end - last_end)}
+            answers[keys[index]] = {"text": text, "counts": counts_of(generation, end - last_end, batch)}
             last_end = end
             if self.kept is not None:
                 self.kept.write(keys[index], answers[keys[index]])
-            self.cache_hook.add_partial("generate_until", requests[index].args, text)
+            self.cache_hook.add_partial("generate_until", prompts[index].request.args, text)
 
         if waiting:
-            self._decode([prompts[index] for index in waiting], waiting, options, finish)
-        counts = [
-            {**answers[key]["counts"], "example": request.doc_id, "is_prompt_cut": is_cut}
-            for key, request, is_cut in zip(keys, requests, group.is_cut, strict=True)
-        ]
-        self.counts.setdefault(task, []).extend(counts)
+            self._decode([prompts[index].ids for index in waiting], waiting, options, finish)
+        for each, key in zip(prompts, keys, strict=True):
+            counts = {**answers[key]["counts"], "example": each.request.doc_id, "is_prompt_cut": each.is_cut}
+            self.counts.setdefault(each.task, []).append(counts)
         return [answers[key]["text"] for key in keys]
 
     def _decode(
@@ -234,12 +233,16 @@ class SpeculativeLM(TemplateLM):
         prompts: Sequence[list[int]],
         numbers: Sequence[int],
         options: AnswerOptions,
-        finish: Callable[[Generation], None],
+        finish: Callable[[Generation, str], None],
     ) -> None:
-        """Decode prompts. `numbers` are their keys for random numbers; `finish` is called with each text when it ends."""
+        """Decode prompts. `numbers` are their keys for random numbers; `finish` is called with each text when it ends,
+        and with the name of its batch: of as many texts, in the order of their ends, as are decoded at a time.
+        """
         cuts: dict[str, Any] = {"top_k": options.top_k, "top_p": options.top_p}
         warp = self.engine.warp(options.temperature, **cuts)
         num_ids = self.engine.vocab_size or self.engine.target.vocab_size  # higher ids are never drawn
+        rows, begun = self._rows(options, max(map(len, prompts)) + options.max_new_tokens), time.time_ns()
+        batches = (f"{begun}/{number // rows}" for number in count())
         generate(
             None,
             None,
@@ -253,8 +256,8 @@ class SpeculativeLM(TemplateLM):
             should_stop=stopper(self.pair_info.text_alone, options.stops),
             keys=numbers,
             seed=self.run.seed,
-            batch_size=self._rows(options, max(map(len, prompts)) + options.max_new_tokens),
-            progress=finish,
+            batch_size=rows,
+            progress=lambda generation: finish(generation, next(batches)),
             drafter=self.engine.drafter(self.drafter.kind, warp, self.drafter.component.options),
             engine=self.engine,
         )

@@ -454,6 +454,64 @@ def test_all_answers_of_a_task_are_decoded_in_one_call(monkeypatch):
     assert call.kwargs["batch_size"] == 3
 
 
+def requests_of(tasks, **options):
+    """Three requests of each of several tasks, in turns."""
+    from lm_eval.api.instance import Instance
+
+    arguments = {"until": ["Q"], "max_gen_toks": 12, **options}
+    names = [(task, number) for number in range(3) for task in tasks]
+    rows = embedded.rows("gsm8k-tiny", "test", n=len(names))
+    return [
+        Instance("generate_until", {}, (row["question"], arguments), 0, (*name, 1))
+        for name, row in zip(names, rows, strict=True)
+    ]
+
+
+@needs_lm_eval
+def test_tasks_with_equal_options_are_decoded_together(tmp_path, monkeypatch):
+    """They were decoded one after another, so that the batch ran empty at the end of each."""
+    from sdbench.engine.loop import BatchRun
+    from sdbench.lm_eval.model import SpeculativeLM
+
+    spy, rounds, whole_round = Mock(wraps=generate), [], BatchRun._round
+    monkeypatch.setattr("sdbench.lm_eval.model.generate", spy)
+    monkeypatch.setattr(BatchRun, "_round", lambda run, batch: rounds.append(batch) or whole_round(run, batch))
+
+    usual, keeping = (SpeculativeLM(**OURS, batch_size=6, **keep) for keep in ({}, {"keep": str(tmp_path / "kept.db")}))
+
+    def decode(requests, model=usual):
+        """Texts by task and number, whole counts by task, and how many calls and rounds it took."""
+        spy.reset_mock()
+        rounds.clear()
+        answers = model.generate_until(requests)
+        counts = {
+            task: [{name: value for name, value in each.items() if isinstance(value, int)} for each in part]
+            for task, part in model.counts.items()
+        }
+        by_place = {(each.task_name, each.doc_id): text for each, text in zip(requests, answers, strict=True)}
+        return by_place, counts, spy.call_count, len(rounds)
+
+    requests = requests_of(("a", "b"))
+    texts, counts, num_calls, num_rounds = decode(requests)
+    alone = [decode([each for each in requests if each.task_name == task]) for task in ("a", "b")]
+    assert texts == alone[0][0] | alone[1][0]
+    assert counts == alone[0][1] | alone[1][1]
+    assert num_calls == 1
+    assert num_rounds == max(each[3] for each in alone) < sum(each[3] for each in alone)
+    assert len(set(texts.values())) == 6
+    # Other options are another call, and so is each task that is sampled, whose random numbers are those of its numbers.
+    assert decode([*requests, *requests_of(("c",), max_gen_toks=5)])[2] == 2
+    sampled = requests_of(("a", "b"), do_sample=True, temperature=1.0)
+    texts, _, num_calls, _ = decode(sampled)
+    assert num_calls == 2
+    assert texts == decode(sampled[::2])[0] | decode(sampled[1::2])[0]
+    # Of kept answers only the other tasks are decoded.
+    decode(requests[::2], keeping)
+    again = decode(requests, keeping)
+    assert again[:2] == decode(requests)[:2]
+    assert again[3] == alone[1][3]
+
+
 @needs_lm_eval
 def test_the_measures_are_those_of_one_evaluation(short_model):
     """A model that is evaluated twice pooled them."""

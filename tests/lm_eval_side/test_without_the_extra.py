@@ -1,6 +1,7 @@
 """What the model for lm-evaluation-harness does without the extra: kept answers, measures, the refusal of another version."""
 
 import sqlite3
+from dataclasses import replace
 
 import pytest
 
@@ -38,10 +39,10 @@ def test_a_file_that_cannot_hold_answers_is_one_sentence(tmp_path, content):
 
 def test_measures_are_ratios_of_sums_over_texts_whenever_they_were_decoded():
     counts = [
-        {**counts_of(generation(3, 4, 4), 0.5), "example": 0, "is_prompt_cut": True},
-        {**counts_of(generation(1, 4, 2), 0.25), "example": 1, "is_prompt_cut": False},
+        {**counts_of(generation(3, 4, 4), 0.5, "a"), "example": 0, "is_prompt_cut": True},
+        {**counts_of(generation(1, 4, 2), 0.25, "a"), "example": 1, "is_prompt_cut": False},
     ]
-    measures = measures_of(counts, 5)
+    measures = measures_of({"task": counts}, 5)["task"]
     assert measures["acceptance"]["value"] == 4 / 8
     assert measures["tokens_per_round"]["value"] == 3
     assert measures["prompts_cut"] == 1
@@ -52,13 +53,39 @@ def test_several_answers_of_a_document_are_no_more_documents():
     """A task with `repeats` asks for several answers a document: intervals are over documents."""
     numbers = [(drafted % 4 + 1, 5, drafted % 5) for drafted in range(12)]
     once = [
-        {**counts_of(generation(*each), 0.5), "example": index, "is_prompt_cut": False}
+        {**counts_of(generation(*each), 0.5, "a"), "example": index, "is_prompt_cut": False}
         for index, each in enumerate(numbers)
     ]
     thrice = [each for each in once for _ in range(3)]
-    first, again = measures_of(once, 5), measures_of(thrice, 5)
+    first, again = (measures_of({"task": each}, 5)["task"] for each in (once, thrice))
     assert again["n"] == 3 * first["n"]
     assert again["acceptance"] == pytest.approx(first["acceptance"])
+
+
+def long_generation(num_rounds, tokens):
+    whole = generation(1, 2, tokens)
+    return replace(whole, drafted=(5,) * num_rounds, examined=(2,) * num_rounds, accepted=(1,) * num_rounds)
+
+
+def test_tasks_that_are_decoded_together_share_the_seconds_of_a_batch_by_rounds():
+    """The time since the previous text ended charges a short text as much as a long one."""
+    long, short = long_generation(30, 60), long_generation(10, 20)
+    texts = {"example": 0, "is_prompt_cut": False}
+    counts = {
+        "long": [{**counts_of(long, 0.0, "a"), **texts}, {**counts_of(long, 4.0, "b"), **texts}],
+        "short": [{**counts_of(short, 8.0, "a"), **texts}],
+    }
+    measures = measures_of(counts, 5)
+    assert {task: each["seconds"] for task, each in measures.items()} == {"long": 10.0, "short": 2.0}
+    assert {task: each["tokens_per_s"] for task, each in measures.items()} == {"long": 12.0, "short": 10.0}
+
+
+def test_answers_that_name_no_batch_keep_their_seconds():
+    """As those that an earlier version stored."""
+    counts = {**counts_of(generation(1, 2, 4), 3.0, "a"), "example": 0, "is_prompt_cut": False}
+    old = {name: value for name, value in counts.items() if name != "batch"}
+    for texts in ([old], [old, counts], [old, {**counts, "seconds": 1.0}]):
+        assert measures_of({"task": texts}, 5)["task"]["seconds"] == sum(each["seconds"] for each in texts)
 
 
 def test_a_version_that_lacks_something_is_refused_by_its_name(tmp_path, monkeypatch):
