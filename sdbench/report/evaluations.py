@@ -126,7 +126,9 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
                 "n": count["effective"],
                 **spread("quality", Estimate(value, low, high, count["effective"])),
                 **_measures_of(measured),
-                **{key: measured.get(key, math.nan) for key in ("tokens", "seconds", "tokens_per_s")},
+                **{
+                    key: _number_of(measured.get(key)) for key in ("tokens", *spread_names(("seconds", "tokens_per_s")))
+                },
             }
 
 
@@ -179,8 +181,12 @@ def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:
     columns: dict[str, float] = {}
     for name in ("acceptance", "acceptance_expected", "tokens_per_round", "bias"):
         ends = [(measured.get(name) or {}).get(end) for end in ("value", "low", "high")]
-        columns |= dict(zip(spread_names((name,)), (math.nan if end is None else end for end in ends), strict=True))
+        columns |= dict(zip(spread_names((name,)), map(_number_of, ends), strict=True))
     return columns
+
+
+def _number_of(value: float | None) -> float:
+    return math.nan if value is None else value
 
 
 def _difference(row: Mapping[Any, Any], frame: pd.DataFrame) -> Estimate:

@@ -3,6 +3,7 @@
 import sqlite3
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from sdbench.config import ConfigError
@@ -86,6 +87,31 @@ def test_answers_that_name_no_batch_keep_their_seconds():
     old = {name: value for name, value in counts.items() if name != "batch"}
     for texts in ([old], [old, counts], [old, {**counts, "seconds": 1.0}]):
         assert measures_of({"task": texts}, 5)["task"]["seconds"] == sum(each["seconds"] for each in texts)
+
+
+def test_seconds_have_an_interval_over_batches():
+    """Of texts that take 1 s each, whichever text of a batch ends when."""
+    text = {**counts_of(generation(1, 2, 4), 0.0, "a"), "example": 0, "is_prompt_cut": False}
+    paces = [0.9, 1.1, 1.0, 0.8, 1.2]
+    batches = [{**text, "batch": str(n), "seconds": s} for n, pace in enumerate(paces) for s in (3 * pace, 0.0, 0.0)]
+    measures = measures_of({"task": batches}, 5)["task"]
+    assert (measures["seconds"], measures["tokens_per_s"]) == pytest.approx((15, 4))
+    reach = 2.776 * np.std(paces, ddof=1) / 5**0.5  # Student's t with 4 degrees of freedom
+    assert measures["seconds_low"] == pytest.approx(15 * (1 - reach), rel=0.03)
+    assert measures["seconds_high"] == pytest.approx(15 * (1 + reach), rel=0.03)
+    assert measures["tokens_per_s_low"] == pytest.approx(60 / measures["seconds_high"])
+    assert measures["tokens_per_s_high"] == pytest.approx(60 / measures["seconds_low"])
+
+
+@pytest.mark.parametrize("batches", [["a", "a", "a"], ["a", None, "b"], [None] * 3, None])
+def test_seconds_of_a_single_batch_or_of_unknown_ones_have_no_interval(batches):
+    text = {**counts_of(generation(1, 2, 4), 2.0, "a"), "example": 0, "is_prompt_cut": False}
+    texts = [{**text, "batch": batch} for batch in batches or "abc"]
+    if batches is None:
+        texts = [{name: value for name, value in text.items() if name != "batch"} for text in texts]
+    measures = measures_of({"task": texts}, 5)["task"]
+    assert (measures["seconds"], measures["tokens_per_s"]) == (6, 2)
+    assert {measures[f"{name}_{end}"] for name in ("seconds", "tokens_per_s") for end in ("low", "high")} == {None}
 
 
 def test_a_version_that_lacks_something_is_refused_by_its_name(tmp_path, monkeypatch):

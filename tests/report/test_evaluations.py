@@ -34,7 +34,9 @@ def write_evaluation(
     **knobs,
 ):
     """One evaluation in the form of lm_eval 0.4.13; `verifier` None: by its own model."""
-    tasks = {"gsm8k": {**RATES, "n": len(scores), "tokens": 90, "seconds": 3.0, "tokens_per_s": 30.0}}
+    tasks = {
+        "gsm8k": {**RATES, "n": len(scores), "tokens": 90, "seconds": 3.0, "seconds_low": 2.0, "seconds_high": None}
+    }
     facts = {"target": target, "draft": draft, "checkpoints": {}, "drafter": "model", "verifier": verifier, **knobs}
     facts |= {"num_draft": 5, "is_lossless": verifier == "exact", "tasks": tasks}
     config = {**(config or {}), **({"model": "sdbench", "sdbench": facts} if verifier else {"model": "hf"})}
@@ -78,6 +80,9 @@ def test_scores_and_measures_are_those_of_the_newest_evaluation_of_each_setting(
     assert rows["quality_low"].isna().to_dict() == {"exact K=5": False, "ensemble w=0.5 K=5": False, "hf": True}
     assert rows["acceptance"].isna().to_dict() == {"exact K=5": False, "ensemble w=0.5 K=5": False, "hf": True}
     assert rows.at["ensemble w=0.5 K=5", "acceptance_low"] == 0.4
+    assert rows.at["exact K=5", "seconds_low"] == 2.0
+    unknown = rows.loc["exact K=5", ["seconds_high", "tokens_per_s", "tokens_per_s_low"]]
+    assert unknown.isna().all(), "null, and missing as in files of earlier versions"
     assert "no speed-up and no recommendation can be worked out" in capsys.readouterr().out
 
 
