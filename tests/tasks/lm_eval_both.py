@@ -1,7 +1,9 @@
 """lm-evaluation-harness and `task=lm-eval:NAME` over the same rows and answers; run by test_lm_eval.py with a Python that has both.
 
 argv: names of tasks, each by itself or as `NAME OPTIONS` with options of our task as a JSON object. stdout: a JSON object, for each
-of these the two prompts, limits and scores of each row, and the two scores of the whole sample.
+of these the two prompts, limits and scores of each row, and the two scores of the whole sample. `record` instead prints what
+lm-evaluation-harness gives for the tasks in RECORDED, which test_recorded_lm_eval.py reads: python tests/tasks/lm_eval_both.py
+record > tests/tasks/golden/lm_eval.json
 """
 
 import json
@@ -10,15 +12,16 @@ import sys
 import warnings
 from contextlib import redirect_stdout
 from functools import cache
+from importlib.metadata import version
 from itertools import cycle
 from pathlib import Path
-from tempfile import NamedTemporaryFile
+from tempfile import NamedTemporaryFile, TemporaryDirectory
 from unittest.mock import patch
 
 import numpy as np
 
 sys.path[:0] = [str(Path(__file__).parents[i]) for i in range(3)]  # this folder, tests/, and the package's
-from lm_eval_rows import OWN, TARGET  # noqa: E402
+from lm_eval_rows import OWN, RECORDED, TARGET, files_of  # noqa: E402
 
 
 def answers_of(rows, targets):
@@ -222,6 +225,7 @@ def compare(name, options):
         }
     return {
         "own": own,
+        "answers": answers,
         "prompts": [[text_of(example.prompt), text] for example, text in zip(examples, model.prompts, strict=True)],
         "limits": [[[ours.max_new_tokens, list(ours.stop)], limits] for limits in model.limits],
         "rows": rows,
@@ -231,14 +235,40 @@ def compare(name, options):
     }
 
 
+def record():
+    """Prompts, options and scores of the harness for the recorded tasks, with rows and answers of ours."""
+    recorded = {}
+    for name in RECORDED:
+        with TemporaryDirectory() as folder:
+            both = compare(name, files_of(name, Path(folder)))
+        (limits,) = {json.dumps(theirs) for _, theirs in both["limits"]}
+        recorded[name] = {
+            "max_gen_toks": json.loads(limits)[0],
+            "until": json.loads(limits)[1],
+            "whole": both["whole"]["theirs"],
+            "rows": [
+                {
+                    "prompt": prompt,
+                    "answer": answer,
+                    "scores": {k: v for k, v in row["theirs"].items() if not isinstance(v, list)},
+                }
+                for (_, prompt), answer, row in zip(both["prompts"], both["answers"], both["rows"], strict=True)
+            ],
+        }
+    return {"lm_eval": version("lm_eval"), "tasks": recorded}
+
+
 def main():
     logging.disable(logging.WARNING)
     warnings.simplefilter("ignore")
     results = {}
     with redirect_stdout(sys.stderr):
-        for word in sys.argv[1:]:
-            name, _, options = word.partition(" ")
-            results[word] = compare(name, json.loads(options or "{}"))
+        if sys.argv[1:] == ["record"]:
+            results = record()
+        else:
+            for word in sys.argv[1:]:
+                name, _, options = word.partition(" ")
+                results[word] = compare(name, json.loads(options or "{}"))
     json.dump(results, sys.stdout, default=lambda value: value.item() if hasattr(value, "item") else str(value))
 
 

@@ -30,6 +30,9 @@ IMPORTED = {  # by modules of these tasks, beyond what lm_eval itself needs: .ve
     "minerva_math_algebra": ("math_verify", "sympy"),
 }
 NUM_ROWS = 20
+# Tasks whose prompts and scores are recorded for tests without lm_eval: their prompts hold rows of ours and no shots of theirs.
+RECORDED = {"gsm8k": ("openai/gsm8k", "main"), "wmt16-de-en": ("wmt/wmt16", "de-en")}
+RECORD = HERE / "golden" / "lm_eval.json"
 
 
 def ifeval(i):
@@ -59,6 +62,18 @@ def paper(i):
     question = {"input": "", "context": f"We train for {i} hours. " * 20, "question": "How long is training?"}
     question |= {"answers": [f"{i} hours", f"for {i} hours"], "length": 80, "dataset": "qasper", "language": "en"}
     return question | {"all_classes": "", "_id": f"{i:08x}"}
+
+
+def files_of(name: str, folder: Path) -> dict[str, str]:
+    """Options with the files of a recorded task: its rows, and other rows for the shots of gsm8k."""
+    id, config = RECORDED[name]
+    row_of, files = hub_repos.rows()[id][config], {}
+    for option, first in {"data": 0, **({"shots_data": NUM_ROWS} if name == "gsm8k" else {})}.items():
+        path = folder / f"{name}-{option}.jsonl"
+        lines = [json.dumps(row_of(i)) for i in range(first, first + NUM_ROWS)]
+        path.write_text("\n".join([*lines, ""]), encoding="utf-8")
+        files[option] = str(path)
+    return files
 
 
 def make_hub(root: Path) -> Hub:
