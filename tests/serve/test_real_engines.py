@@ -269,7 +269,7 @@ def test_the_committed_page_is_that_of_its_table_and_each_row_says_what_was_comp
 
 
 @pytest.mark.results
-def test_what_llamacpp_keeps_on_all_problems_is_what_the_readme_says():
+def test_what_llamacpp_keeps_is_what_the_pages_say():
     table = pd.read_csv(COMMITTED / "engines.csv")
     rows = table[(table["engine"] == "llamacpp") & (table["n"] == 164)].set_index("num_draft")
     four, eight = (rows.loc[k] for k in (4, 8))
@@ -278,6 +278,24 @@ def test_what_llamacpp_keeps_on_all_problems_is_what_the_readme_says():
     ]
     kept = [text.replace("0.", ".") for text in kept]
     parted = [int(row["num_compared"] - row["num_equal"]) for row in (four, eight)]
+    of_llamacpp = table[(table["engine"] == "llamacpp") & (table["verifier"] == "lossless") & table["p_min"].isna()]
+    counts = of_llamacpp.set_index(["threads", "num_draft"])[["num_equal", "num_compared"]].astype(int)
+    same, of = counts["num_equal"], counts["num_compared"]
+    differ = of - same
+    results, engines = (
+        " ".join((COMMITTED / page).read_text().split()) for page in ("../README.md", "../../docs/engines.md")
+    )
+    parts = [f"{differ[key]} of {of[key]}" for key in ((1, 4), (2, 2), (2, 4), (2, 8))]
+    assert (
+        f"At K = 2 with one thread (all {same[1, 2]} texts); its texts differ from the target's own in {parts[0]} at K = 4 with "
+        f"one thread, and with two in {parts[1]} at K = 2, {parts[2]} at K = 4 and {parts[3]} at K = 8."
+    ) in results
+    assert (of[[(2, 2), (2, 16), (1, 2), (1, 4), (1, 8)]] == same[1, 2]).all()
+    assert (
+        f"on HumanEval's {of[2, 4]} problems {same[2, 4]} texts were equal at K = 4 and {same[2, 8]} at K = 8, "
+        f"and on {of[2, 2]} of them {same[2, 2]} at K = 2 and {same[2, 16]} at K = 16. With one thread, "
+        f"on the {of[1, 2]}, all were at K = 2, {same[1, 4]} at K = 4 and {same[1, 8]} at K = 8"
+    ) in engines
     target, *rates = (
         f"{100 * row['quality']:.1f}" for row in (rows[rows["verifier"] == "target"].iloc[0], four, eight)
     )
