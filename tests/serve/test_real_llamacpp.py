@@ -1,6 +1,7 @@
 """llama.cpp's server with the embedded llama pair as GGUF files of float32, by the program of `scripts/llamacpp_env`:
 SDBENCH_LLAMACPP names it, or .venv-llamacpp has it."""
 
+import json
 import os
 import signal
 import socket
@@ -10,7 +11,8 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from urllib.request import urlopen
+from typing import Any
+from urllib.request import Request, urlopen
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -167,6 +169,23 @@ def test_servers_that_run_already_give_the_same_texts(greedy, running, pair_word
         assert by_example(results, verifier) == by_example(greedy[1], verifier)
 
 
+@pytest.mark.parametrize(
+    "option", [{"speculative.n_max": 1}, {"speculative.n_min": 4}, {"speculative.p_min": 1}], ids=str
+)
+def test_options_of_speculation_in_a_request_change_nothing(option, greedy, running):
+    """What configs/engine/llamacpp.yaml says. If this fails with another build, that build takes them."""
+    (url,) = (word.partition("=")[2] for word in running if word.startswith("engine.url="))
+    prompt = ids_of_prompt(greedy[0], str(greedy[0].examples["example"].iloc[0]))
+    body = {"prompt": prompt, "n_predict": 32, "temperature": 0, "cache_prompt": False, "return_tokens": True}
+    plain, given = (post(f"{url}/completion", body | more) for more in ({}, option))
+    counts = given["timings"]
+    num_rounds = counts["predicted_n"] - counts["draft_n_accepted"]  # at most: the first token has no draft
+    assert counts["draft_n"] > num_rounds, "drafts of more than one token"
+    for name in ("draft_n", "draft_n_accepted", "predicted_n"):
+        assert counts[name] == plain["timings"][name]
+    assert given["tokens"] == plain["tokens"]
+
+
 @pytest.mark.parametrize("victim", ["harness", "server"])
 def test_a_kill_in_an_open_loop_loses_no_rate_that_was_whole(victim, running, pair_words, tmp_path):
     """Without the harness the servers of `running` go on; the server that is killed is one that sdbench started."""
@@ -211,6 +230,12 @@ def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
+
+
+def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
+    request = Request(url, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urlopen(request) as answer:
+        return json.loads(answer.read())
 
 
 def wait_until_healthy(url: str) -> None:
