@@ -7,7 +7,10 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
+from scripts import bench_engine
 from scripts.bench_engine import page_of
 from scripts.bench_heads import OF_LAYERS
 from sdbench.config import config_dir
@@ -48,6 +51,45 @@ def test_the_guides_time_of_a_token_after_a_long_text_is_that_of_the_record():
     )
     assert record["about"]["device"]["name"] == "AMD EPYC"
     assert wanted.format(*times) in " ".join((RECORD.parents[2] / "docs" / "guide.md").read_text().split())
+
+
+def test_the_readme_says_by_how_much_the_tiny_pair_misses_the_goal_for_long_texts():
+    rows = json.loads(RECORD.read_text())["figures"]
+    name = "time a token at 4,000 tokens of context over 500"
+    (row,) = [row for row in rows if row["name"] == name and row["threads"] == 1]
+    assert row["median"] > 1.5, "the goal"
+    wanted = (
+        "One goal was missed: with one thread a token after 4,000 tokens was to take at most 1.5 times as long as after 500. With "
+        f"llama-tiny it takes {row['median']:.2f} times as long (smallest of five {row['low']:.2f}, largest {row['high']:.2f}), "
+        f"{row['median'] / 1.5:.1f} times the goal."
+    )
+    assert wanted in " ".join((RECORD.parents[1] / "README.md").read_text().split())
+
+
+def products_of(config: LlamaConfig) -> tuple[int, int]:
+    """Multiplications of a token after 4,000 tokens: with the weights, and in attention (scores, and the sum of values)."""
+    with torch.device("meta"):
+        layers = [layer for layer in LlamaForCausalLM(config).modules() if isinstance(layer, torch.nn.Linear)]
+    width = config.num_attention_heads * config.head_dim
+    return sum(layer.weight.numel() for layer in layers), 2 * 4000 * width * config.num_hidden_layers
+
+
+def test_the_guides_counts_of_operations_are_those_of_the_models():
+    tiny = products_of(LlamaConfig.from_pretrained(RECORD.parents[2] / "sdbench/embedded/llama-tiny/target"))
+    large = products_of(
+        LlamaConfig(**dict(zip(bench_engine.NAMES, bench_engine.SHAPES["llama-8b-shape"][0], strict=True)))
+    )
+    assert round(tiny[1] / tiny[0]) == 5
+    assert round(large[0] / large[1]) == 7
+    times = [(weights + attention) / (weights + attention / 8) for weights, attention in (tiny, large)]
+    guide = " ".join((RECORD.parents[2] / "docs" / "guide.md").read_text().split())
+    assert (
+        "at 4,000 tokens attention needs five times as many operations as the weights in llama-tiny, but one seventh as many as "
+        "the weights in an 8B Llama. Counting operations, a token after 4,000 tokens costs "
+        f"{times[0]:.1f} times as much as one after 500 on llama-tiny, and {times[1]:.1f} times on the 8B model."
+    ) in guide
+    readme = " ".join((RECORD.parents[1] / "README.md").read_text().split())
+    assert f"Counting operations, it would be {times[0]:.1f} times for the target, because of attention" in readme
 
 
 @pytest.mark.parametrize("threads", [1, 2])
