@@ -4,11 +4,13 @@ against the limits of the machine's arithmetic and memory.
     python scripts/bench_engine.py [pair=llama-tiny|tiny-shape|llama-8b-shape|FOLDER] [device=cpu] [dtype=float32]
                                    [threads=1,2] [repeats=3] [sweep=40] [new=64] [out=FOLDER]
                                    [rules=all|NAME,NAME] [drafters=all|NAME,NAME] [heads=all|NAME,NAME] [cold=N]
+                                   [context=N]
 
 rules= measures verification rules compared with Exact instead (bench_rules.py): out= then gets rules-PAIR-DEVICE-DTYPE. drafters=
 measures drafters instead (bench_drafters.py): out= gets drafters-PAIR-DEVICE-DTYPE. heads= measures large output heads only, which
 are part of the measurements of the engine too: out= gets heads-PAIR-DEVICE-DTYPE. cold= measures the first N texts of fresh
-processes instead (bench_cold.py, an embedded pair in float32 on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE.
+processes instead (bench_cold.py, an embedded pair in float32 on one thread of the CPU): out= gets cold-PAIR-DEVICE-DTYPE. context=
+measures tokens and rounds after N tokens of context only (bench_context.py): out= gets context-PAIR-DEVICE-DTYPE.
 The ways that are compared take turns in one process; a figure is the median of their ratios, with the smallest and the largest. An
 embedded pair reads word problems of gsm8k-tiny one after another; a FOLDER (with target/ and draft/) and a random pair read random
 ids. The drafts of random pairs are hardly ever kept, so their tokens/s are a worst case, but ratios are still comparable. out= gets
@@ -34,6 +36,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from scripts.bench_cold import measure_cold, options_of_processes
+from scripts.bench_context import length_of, measure_context
 from scripts.bench_drafters import measure_drafters
 from scripts.bench_rules import measure_rules, names_of
 from scripts.bench_tools import Stopwatch, hook_models, time_engines
@@ -55,7 +58,7 @@ WAYS: dict[str, dict[str, Any]] = {
     ", run eagerly": {"capture": "off"},
 }  # of a call, as it runs by default and eagerly
 PROMPT = 200
-LONG, SHORT = 4000, 500
+LONG = 4000
 WARM_UPS = 2
 CALLS = 50
 NAMES = (
@@ -290,22 +293,6 @@ def best(bench: Bench, size: int) -> tuple[float, float]:
     return flops, read
 
 
-def long_over_short(bench: Bench) -> Figure:
-    """Return the time of a token after a long prompt divided by that after a short one, without prefills."""
-
-    def token_s(length: int) -> float:
-        texts, rules, engine = bench.prompts(4, length), [Ensemble(w=0.5)], bench.engine(None)
-        options: dict[str, Any] = {"max_new_tokens": bench.new, "stop_ids": (), "measure": False}
-        options["timing"] = "split"  # with this setting no round reads a prompt
-        decoded = generate(None, None, texts, rules, engine=engine, **options)
-        return max(g.timing.decode_s for g in decoded if g.timing) / sum(len(g.tokens) for g in decoded)
-
-    for length in (SHORT, LONG) * WARM_UPS:
-        token_s(length)
-    ratios = [token_s(LONG) / token_s(SHORT) for _ in range(bench.repeats)]
-    return bench.figure(f"time a token at {LONG:,} tokens of context over {SHORT}", ratios, "batch 4")
-
-
 def draft_over_target(bench: Bench) -> Figure:
     """Return the time of a call of the draft divided by one of the target: one token after a prompt, as in a round."""
 
@@ -413,7 +400,7 @@ def measure(bench: Bench) -> Iterator[Figure]:
     yield from where_it_goes(bench, "batch 32, all measures", texts)
     yield from where_it_goes(bench, "batch 1, no measures", single, **alone)
     yield from measure_heads(bench)
-    yield long_over_short(stretched(bench))
+    yield from measure_context(bench, str(LONG))
     row = LM(bench.target).cache(1, 1000)
     lm = LM(bench.target)
     with torch.inference_mode():
@@ -471,6 +458,7 @@ DEFAULTS = {
     "drafters": "",
     "heads": "",
     "cold": "",
+    "context": "",
 }
 
 
@@ -481,6 +469,7 @@ TITLES = {
     "drafters": "The cost of drafters",
     "heads": "The cost of large output heads",
     "cold": "The first texts of a process",
+    "context": "The cost of a long context",
 }
 
 
@@ -503,14 +492,17 @@ def main(argv: Sequence[str]) -> None:
         if words.paths:
             raise ValueError(f"options are KEY=VALUE, got {words.paths[0]}")
         options = {**DEFAULTS, **words.options}
-        group = next((name for name in ("rules", "drafters", "heads", "cold") if options[name]), "engine")
+        group = next((name for name in ("rules", "drafters", "heads", "cold", "context") if options[name]), "engine")
         if group == "rules":
             names_of(options["rules"])
         elif group == "heads":
             heads_of(options["heads"])
+        elif group == "context":
+            length_of(options["context"])
         elif group == "cold":
             options |= options_of_processes(words.options)
     measures = {"rules": measure_rules, "drafters": measure_drafters, "heads": measure_heads, "cold": measure_cold}
+    measures["context"] = measure_context
     transformers.logging.set_verbosity_error()
     print(HEAD)
     figures: list[Figure] = []

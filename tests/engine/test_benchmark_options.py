@@ -4,10 +4,12 @@ import pytest
 import torch
 from transformers import GenerationConfig
 
+from scripts import bench_context
 from scripts.bench_cold import options_of_processes
-from scripts.bench_engine import Bench, main
+from scripts.bench_engine import Bench, load, main
 from scripts.bench_rules import names_of
 from sdbench.config import config_dir
+from sdbench.engine import generate
 
 
 @pytest.mark.parametrize(
@@ -50,6 +52,35 @@ def test_an_unknown_head_among_known_ones_is_refused(capsys):
         main(["heads=8b,gema"])
     assert ended.value.code == 2
     assert capsys.readouterr().err == "bench_engine: heads must be among 8b, gemma, got gema\n"
+
+
+@pytest.mark.parametrize("length", ["500", "8001", "long"])
+def test_a_context_that_is_not_measured_is_refused(length, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main([f"context={length}"])
+    assert ended.value.code == 2
+    message = f"bench_engine: context must be a whole number above 500 and at most 8000, got {length}\n"
+    assert capsys.readouterr().err == message
+
+
+@pytest.mark.slow
+def test_the_time_of_a_round_after_a_long_text_is_that_of_equal_work(monkeypatch):
+    decoded = []
+
+    def kept(*words, **options):
+        texts = generate(*words, **options)
+        decoded.append((words[3][0].w, texts))
+        return texts
+
+    monkeypatch.setattr(bench_context, "generate", kept)
+    bench = load("tiny-shape", "cpu", torch.float32, 1, 1, new=13)
+    names = [figure.name for figure in bench_context.measure_context(bench, "600")]
+    assert names[:2] == [
+        f"time a {what} at 600 tokens of context over 500" for what in ("token", "round in which all drafts are kept")
+    ]
+    rounds = [text for w, texts in decoded if w == 0 for text in texts]
+    assert len(rounds) == 4 * (4 + 2), "four rows, two warm-ups and a turn of both lengths"
+    assert {text.accepted for text in rounds} == {(5, 5, 0)}, "13 tokens"
 
 
 class Folder(torch.nn.Module):
