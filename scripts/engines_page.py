@@ -33,20 +33,20 @@ INTRODUCTION = """\
 # Engines on a real pair
 
 HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of each
-engine. A dash: not measured. "n/a": the engine does not report it ([what each engine reports](../../docs/engines.md)), or there
-is nothing to report: the target and the draft alone draft nothing and are compared with no other text, and the native engines,
-which are no servers, answer one user at a time. The engines do not compute with the same weights: llama.cpp multiplies by the
-quantised ones of the files, native by the same weights dequantised to bfloat16 (native-packed has them in
-oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; so speeds and texts of two engines differ by their weights,
-too. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string. Texts are compared with those
-of the target alone of the same engine: lossless *as measured* is a setting with all of them. Tokens per second at 1 are those of
-decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those of all users together, prompts
-included. A server keeps 4 slots, however many users there are. *× the target* divides the tokens per second of one user by those
-of the target alone in the same latency pass (of native the faster of its own target alone and transformers' `generate`); the
-script times the draft lengths in passes of their own, so it is not the ratio of two rows. Speeds of rows that were timed on
-different days are those of different machines, or of one in another state, and are not compared. The texts of a row may have been
-decoded on another day than its speeds were measured. The audit at T = 1 says with "TV 0.15" that such a total variation between
-prefixes of two tokens would have been detected with probability .95.
+engine. A dash: not measured. "n/a": the engine does not report it ([what each engine reports](../../docs/engines.md)), or there is
+nothing to report: the target and the draft alone draft nothing and are compared with no other text. The engines do not compute
+with the same weights: llama.cpp multiplies by the quantised ones of the files, native by the same weights dequantised to bfloat16
+(native-packed has them in oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; so speeds and texts of two
+engines differ by their weights, too. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string.
+Texts are compared with those of the target alone of the same engine: lossless *as measured* is a setting with all of them. Tokens
+per second at 1 are those of decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those of all
+users together, prompts included. A server keeps 4 slots, however many users there are. The native engines, which are no servers,
+decode 2 and 4 texts in a batch instead, which is not refilled while its last texts end. *× the target* divides the tokens per
+second of one user by those of the target alone in the same latency pass (of native the faster of its own target alone and
+transformers' `generate`); the script times the draft lengths in passes of their own, so it is not the ratio of two rows. Speeds of
+rows that were timed on different days are those of different machines, or of one in another state, and are not compared. The texts
+of a row may have been decoded on another day than its speeds were measured. The audit at T = 1 says with "TV 0.15" that such a
+total variation between prefixes of two tokens would have been detected with probability .95.
 """
 EARLIER_AUDIT = """\
 \\* By an earlier version of the audit, which tested first tokens, prefixes of two tokens, and the shares of all tokens by their
@@ -87,8 +87,7 @@ def is_measured(row: Mapping[str, Any], part: str, n: int) -> bool:
         return row["n"] >= n
     if part == "audit":
         return isinstance(row["audit"], str)
-    levels = LEVELS if row["engine"] in SERVERS else LEVELS[:1]
-    return all(pd.notna(row[f"tokens_per_s_{level}"]) for level in levels)
+    return all(pd.notna(row[f"tokens_per_s_{level}"]) for level in LEVELS)
 
 
 def missing_rows(table: pd.DataFrame, options: Mapping[str, str]) -> Iterator[list[str]]:
@@ -113,8 +112,7 @@ def missing_text(table: pd.DataFrame, options: Mapping[str, str]) -> str:
     levels = ", ".join(map(str, LEVELS[:-1])) + f" and {LEVELS[-1]}"
     about = (
         f"Not measured yet: `texts` is lacking where a setting has fewer than {options['n']}, `speed` where one of the columns at "
-        f"{levels} users is empty; of `native` and `native-packed`, which are no servers, the script times one user alone. "
-        "A row is measured by\n\n"
+        f"{levels} users is empty. A row is measured by\n\n"
         f"    python scripts/real_engines.py target=… draft=… data=humaneval.jsonl n={options['n']} engines=ENGINE parts=PART "
         "threads=THREADS\n"
     )
@@ -146,9 +144,8 @@ def fastest(table: pd.DataFrame) -> Iterator[str]:
 
 def is_reported(row: Mapping[str, Any], column: str) -> bool:
     """Return whether a measurement can fill a column of this row. vLLM sends no counts of texts that end at a stop string."""
-    if column in ("num_equal", "acceptance"):
-        return row["verifier"] == "lossless" and (column, row["engine"]) != ("acceptance", "vllm")
-    return column not in [f"tokens_per_s_{level}" for level in LEVELS[1:]] or row["engine"] in SERVERS
+    is_of_drafts = column in ("num_equal", "acceptance")
+    return not is_of_drafts or (row["verifier"] == "lossless" and (column, row["engine"]) != ("acceptance", "vllm"))
 
 
 def cells_of(row: Mapping[str, Any]) -> list[str]:

@@ -5,7 +5,8 @@
                                    [p_mins=0.5,0.75,0.9] [threads=1] [n=164] [runs=results/real-engines] [out=results/real]
 
 `texts`: the target alone, the draft alone and lossless decoding at each draft length at T = 0; with llama.cpp also at each
-p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users if the engine is a server, which keeps 4 slots.
+p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users; a server keeps 4 slots, and the native engine
+decodes batches of as many texts (`timing.batch_size`).
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. All engines have
 the same draft lengths. For vllm, python= is the interpreter of scripts/vllm_env, and target= and draft= are folders. Records are
 kept in `runs`, which holds one pair: run the command again after an interruption, and only what is missing is decoded. The tables
@@ -19,6 +20,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +35,7 @@ from sdbench.metrics.cells import settings_of
 from sdbench.metrics.columns import estimate_of, spread
 from sdbench.metrics.divergence import against_greedy
 from sdbench.metrics.load import load_table
+from sdbench.metrics.speed import latest_pass
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, read
 from sdbench.subcommand import Exit, sigterm_as_ctrl_c
@@ -100,13 +103,18 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
         ]
         return
     shared += [f"name={folder_name(engine, options)}", f"n={options['n']}", "temperature=0"]
-    concurrency = [] if engine not in SERVERS else [f"engine.concurrency=[{','.join(map(str, LEVELS))}]"]
-    shared += ["timing=off"] if part == "texts" else ["timing.cells=99", *concurrency]
+    if part == "texts":
+        timings = [["timing=off"]]
+    elif engine in SERVERS:
+        timings = [["timing.cells=99", f"engine.concurrency=[{','.join(map(str, LEVELS))}]"]]
+    else:
+        timings = [["timing.cells=99", f"timing.batch_size={level}"] for level in LEVELS]
     lengths = options["lengths"].split(",")
     for length in lengths:  # the target alone is decoded once: its cell is the same in all runs
-        yield [*shared, f"num_draft={length}"]
+        for timing in timings:
+            yield [*shared, f"num_draft={length}", *timing]
     for p_min in options["p_mins"].split(",") if engine == "llamacpp" else ():
-        yield [*shared, f"num_draft={lengths[-1]}", f"engine.speculative.spec_draft_p_min={p_min}"]
+        yield [*shared, f"num_draft={lengths[-1]}", f"engine.speculative.spec_draft_p_min={p_min}", *timings[0]]
 
 
 def measure(options: Mapping[str, str], engines: Sequence[str], parts: Sequence[str]) -> None:
@@ -205,14 +213,29 @@ def weights_of(engine: str, cell: Mapping[str, Any]) -> str | None:
     return f"{settings['dtype']} ({', '.join(how)})" if how else settings["dtype"]
 
 
+def of_batches(timings: pd.DataFrame, size: int) -> pd.DataFrame:
+    """Return the timings of batches of a size, in whose names "+" joins those of the examples."""
+    return timings[timings["example"].str.count(r"\+") + 1 == size]
+
+
+def batch_speeds(timings: pd.DataFrame, size: int) -> dict[str, float]:
+    """Return the tokens per second of each cell in batches of a size, prompts included, by its newest pass."""
+    sums = latest_pass(of_batches(timings, size)).groupby("cell")[["tokens", "prefill_s", "decode_s"]].sum()
+    return (sums["tokens"] / (sums["prefill_s"] + sums["decode_s"])).to_dict()
+
+
 def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
     """Return a row for each cell of an engine's records; values that were not reported by the engine or not measured are null."""
     cells = {cell["cell"]: cell for cell in results.cells.to_dict("records")}
     followed = against_greedy(results).groupby("cell")["is_same"].agg(["sum", "size"])
-    loads = (
-        load_table(results.loads).set_index(["cell", "concurrency"])["tokens_per_s_all"] if len(results.loads) else {}
-    )
+    if engine in SERVERS and len(results.loads):
+        loads = load_table(results.loads).set_index(["cell", "concurrency"])["tokens_per_s_all"].to_dict()
+    else:
+        batches = {level: batch_speeds(results.timings, level) for level in LEVELS[1:]}
+        loads = {(cell, level): speed for level, speeds in batches.items() for cell, speed in speeds.items()}
     rows = []
+    results = copy(results)  # without timings of batches, because a summary has the speeds of the newest pass
+    vars(results)["timings"] = of_batches(results.timings, 1)
     table = summarise(results)
     days = pd.to_datetime(results.timings.groupby("cell")["started_at"].max(), unit="s").dt.strftime("%Y-%m-%d")
     for cell in table[table["n"].notna()].to_dict(

@@ -25,12 +25,15 @@ def test_each_run_is_one_that_sdbench_takes_and_all_of_an_engine_share_its_recor
     options = real_engines.DEFAULTS | FILES | {"python": "p", "lengths": "2,16", "p_mins": "0.5"}
     composer = Composer()
     for engine, num_runs in (("llamacpp", 3), ("native", 2), ("native-packed", 2), ("vllm", 2)):
-        for part, count in (("texts", num_runs), ("speed", num_runs), ("audit", 1)):
+        num_timed = num_runs * (3 if engine.startswith("native") else 1)
+        for part, count in (("texts", num_runs), ("speed", num_timed), ("audit", 1)):
             runs = [composer.run(words) for words in real_engines.runs_of(engine, part, options)]
             assert len(runs) == count
             assert len({run.folder for run in runs}) == 1
             assert {run.temperature for run in runs} == {0.0 if part != "audit" else 1.0}
             assert all((run.timing is None) == (part != "speed") for run in runs)
+    sizes = [composer.run(words).timing.batch_size for words in real_engines.runs_of("native", "speed", options)]
+    assert sizes == [1, 2, 4, 1, 2, 4]
     plugins = {
         part: composer.run(words).engine.options.get("plugin")
         for part in ("texts", "audit")
@@ -105,6 +108,37 @@ def test_a_timed_native_folder_has_rows_of_what_it_decoded_and_keeps_to_its_thre
     assert "users: native" not in page, "with one engine's number for one user, there is nothing to compare"
 
 
+@pytest.mark.slow
+@pytest.mark.usefixtures("no_figures")
+def test_batches_of_the_native_engine_fill_the_columns_of_several_users(tmp_path):
+    """They are timed after single texts, whose speeds stay those of one user."""
+    words = [
+        "model=llama-tiny",
+        "task=gsm8k-tiny",
+        "verifier=exact",
+        "num_draft=2",
+        "n=4",
+        "temperature=0",
+        "report=off",
+    ]
+    words += ["max_new_tokens=8", f"results={tmp_path}/runs", "name=native", "timing.examples=4"]
+    for size in (1, 2, 4):
+        assert main([*words, f"timing.batch_size={size}"]) == 0
+        assert real_engines.main([f"runs={tmp_path}/runs", f"out={tmp_path}/{size}"]) == 0
+    tables = {size: pd.read_csv(tmp_path / str(size) / "engines.csv").set_index("verifier") for size in (1, 2, 4)}
+    one = ["tokens_per_s_1", "speedup"]
+    pd.testing.assert_frame_equal(tables[4][one], tables[1][one])
+    columns = [f"tokens_per_s_{level}" for level in (1, 2, 4)]
+    assert tables[1].loc["lossless", columns].notna().tolist() == [True, False, False]
+    assert tables[2].loc["lossless", columns].notna().tolist() == [True, True, False]
+    timings = read(tmp_path / "runs" / "native").timings
+    for verifier, level in product(("target", "lossless"), (2, 4)):
+        rows = timings[(timings["verifier"] == verifier) & ~timings["is_split"]]
+        rows = rows[rows["example"].map(lambda name: len(name.split("+"))) == level]
+        expected = rows["tokens"].sum() / (rows["prefill_s"].sum() + rows["decode_s"].sum())
+        assert tables[4].loc[verifier, f"tokens_per_s_{level}"] == pytest.approx(expected, rel=1e-5)
+
+
 def test_texts_that_are_not_timed_keep_the_times_of_their_setting_and_other_settings_stay(tmp_path):
     times = {"timed": "2026-11-27", "tokens_per_s_1": 11.8, "tokens_per_s_4": 10.6, "threads": 2, "n": 40}
     ends = [f"{name}{end}" for name in ("quality", "acceptance") for end in ("", "_low", "_high")]
@@ -143,7 +177,7 @@ def test_what_is_missing_is_named_setting_by_setting():
         engine_row("llamacpp", "lossless", 2, n=40, **timed),
         engine_row("llamacpp", "lossless", 4, n=164, audit="sound (n = 800)", **{**timed, "tokens_per_s_4": None}),
         engine_row("llamacpp", "lossless", 4, n=164, p_min=0.5),
-        engine_row("native", "target", 0, n=164, audit="sound (n = 800)", tokens_per_s_1=4.0),
+        engine_row("native", "target", 0, n=164, audit="sound (n = 800)", **timed),
         engine_row("native", "lossless", 2, n=164, tokens_per_s_1=4.0),
         engine_row("native", "lossless", 4, n=164, audit="sound (n = 800)", tokens_per_s_1=4.0),
         engine_row("vllm", "target", 0, n=164, tokens_per_s_1=4.0, threads=2),
@@ -155,6 +189,7 @@ def test_what_is_missing_is_named_setting_by_setting():
         ["llamacpp", "audit", "target alone"],
         ["llamacpp", "speed", "K = 4; K = 4, p-min 0.5; K = 4, p-min 0.9"],
         ["native", "texts", "draft alone"],
+        ["native", "speed", "K = 2; K = 4"],
         *(
             [engine, *missing]
             for engine in ("native-packed", "vllm")
@@ -166,7 +201,7 @@ def test_what_is_missing_is_named_setting_by_setting():
         ),
     ]
     assert ["vllm", "speed", everything, "2"] in missing, "of one user only"
-    assert engines_page.missing_text(pd.DataFrame(rows[5:8]), options | {"n": "0"}).count("| native |") == 1
+    assert engines_page.missing_text(pd.DataFrame(rows[5:8]), options | {"n": "0"}).count("| native |") == 2
 
 
 ENDS = [f"{name}{end}" for name in ("quality", "acceptance", "speedup") for end in ("", "_low", "_high")]
@@ -178,9 +213,9 @@ def cells(row: dict) -> dict[str, str]:
 
 
 def test_a_dash_is_what_was_not_measured_and_what_an_engine_does_not_report_has_another_mark():
-    """docs/engines.md: vLLM sends no rounds of texts that end at a stop string, and the native engine is no server."""
-    equal, many = "texts equal to the target's", ["tokens/s at 2", "tokens/s at 4"]
-    for engine, absent in {"llamacpp": [], "vllm": ["acceptance"], "native": many, "native-packed": many}.items():
+    """docs/engines.md: vLLM sends no rounds of texts that end at a stop string."""
+    equal = "texts equal to the target's"
+    for engine, absent in {"llamacpp": [], "vllm": ["acceptance"], "native": [], "native-packed": []}.items():
         row = cells(engine_row(engine, "lossless", 4))
         assert [name for name in row if row[name] == "n/a"] == absent
         assert {name for name in row if row[name] == "–"} == {
