@@ -4,7 +4,8 @@
                                       [note=SENTENCE] [out=results/benchmarks]
 
 A vLLM server with the tiny pair, without a cache of prompts, gets the same word problems at temperature 0 in turns: from
-`vllm bench serve` at Poisson times of a rate, by the seed of the turn, and from sdbench's client at the same times. Fields are
+`vllm bench serve` at Poisson times of a rate, by the seed of the turn, and from sdbench's client at the same times. Both send the
+prompts as texts, although sdbench sends ids otherwise: the server tokenises a text before its first token. Fields are
 defined as in `vllm bench serve`: seconds count from the sending of a request, `itl` is the time between two chunks of an answer,
 and the fields with `max` are by whole seconds. Only `duration`, and with it every rate, differs: here it begins with the first
 sending, in `vllm bench serve` before the wait for the first arrival. `ttft` and `tpot` are the bounds of the goodput in
@@ -60,6 +61,10 @@ DEFAULTS = {
     "tpot": "8",
     "out": "results/benchmarks",
     "note": "Nothing else was at work.",
+}
+PROMPTS = {  # of our requests; earlier figures do not say it
+    "texts": "Both clients sent texts.",
+    "ids": "Our client sent token ids, `vllm bench serve` texts, which the server tokenises before the first token.",
 }
 OTHERS = """\
 `input_throughput` is the difference of two fields of `vllm bench serve`. Its `max_` fields count by whole seconds since the first
@@ -122,6 +127,12 @@ def most_in_a_second(begin: np.ndarray, end: np.ndarray) -> int:
     return int(touched.sum(0).max())
 
 
+def send_texts(decoder: Any) -> None:
+    """Let a decoder send its prompts as texts, which the server tokenises, like those of `vllm bench serve`."""
+    body, examples = decoder.body, decoder.job.prompts.examples
+    decoder.body = lambda client, item: body(client, item) | {"prompt": examples[item.example].prompt.text}
+
+
 def compare(
     python: str, rate: float, n: int, repeats: int, bounds_ms: Mapping[str, float], folder: Path
 ) -> list[dict[str, tuple[float, float, float]]]:
@@ -131,6 +142,7 @@ def compare(
         more = ["--request-rate", f"{rate:g}", "--percentile-metrics", ",".join(LATENCIES), "--save-detailed"]
         more += ["--metric-percentiles", ",".join(map(str, PERCENTILES))]
         more += ["--goodput", *(f"{name}:{bound:g}" for name, bound in bounds_ms.items())]
+        send_texts(pair.decoder)
         num_input = [len(pair.decoder.job.prompts.ids[example]) for example in pair.examples]
         for turn in range(1 + repeats):  # the first is a warm-up
             theirs = rival([*rival_words(python, pair, n), *more, "--seed", str(turn)], folder)
@@ -176,8 +188,9 @@ def page(tree: Mapping[str, Any]) -> str:
         f"vLLM {has['version']}, {tree['n']} requests at {tree['rate']:g} requests/s, {len(turns)} turns, {tree['cores']} "
         f"cores, load {tree['load']:.1f} at the start. {tree['note']} Goodput: "
         + ", ".join(f"{name} within {bound:g} ms" for name, bound in tree["bounds_ms"].items())
-        + ". Own requests: each client's, one client after the other; its requests: our fields, computed from the times of "
-        "the requests of `vllm bench serve`, so that only definitions can differ. `python scripts/bench_vllm_load.py` wrote this."
+        + f". {PROMPTS[tree.get('prompts', 'ids')]} Own requests: each client's, one client after the other; "
+        "its requests: our fields, computed from the times of the requests of `vllm bench serve`, so that only definitions "
+        "can differ. `python scripts/bench_vllm_load.py` wrote this."
     )
     return "\n".join(["# vLLM: our open loop", "", about, "", markdown(head, rows, num_left=1), OTHERS])
 
@@ -194,7 +207,7 @@ def main(words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as name:
         turns = compare(options["python"], rate, n, repeats, bounds_ms, Path(name))
     tree = {"installed": installed, "cores": os.cpu_count(), "load": load, "rate": rate, "n": n, "turns": turns}
-    tree |= {"note": options["note"], "bounds_ms": bounds_ms}
+    tree |= {"note": options["note"], "bounds_ms": bounds_ms, "prompts": "texts"}
     out.mkdir(parents=True, exist_ok=True)
     (out / "vllm_load.json").write_text(json.dumps(tree, indent=1) + "\n")
     (out / "vllm_load.md").write_text(page(tree))

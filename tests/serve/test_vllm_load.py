@@ -9,6 +9,8 @@ from types import SimpleNamespace
 import pytest
 
 from scripts import bench_vllm_load
+from sdbench import tasks
+from sdbench.engines.served import open_loop
 from sdbench.engines.served.open_loop import SentRequest
 
 ROOT = Path(__file__).parents[2]
@@ -84,10 +86,14 @@ def test_an_answer_without_a_token_is_a_failure_and_no_fast_answer():
 
 
 @pytest.mark.slow
-def test_both_get_the_same_requests_and_the_page_has_every_field(vllm_python, tmp_path, capsys):
+def test_both_get_the_same_requests_and_the_page_has_every_field(vllm_python, tmp_path, capsys, monkeypatch):
     """The exit status is that of the numbers: which it is on a busy machine is no property of the code."""
+    bodies, body_of = [], open_loop.body_of
+    monkeypatch.setattr(open_loop, "body_of", lambda *given: bodies.append(body_of(*given)) or bodies[-1])
     words = [f"python={vllm_python}", f"out={tmp_path}", "rate=50", "n=8", "repeats=1", "ttft=9000"]
     code = bench_vllm_load.main(words)
+    examples = tasks.load("gsm8k-tiny", n=8).examples()
+    assert [body["prompt"] for body in bodies] == 2 * [example.prompt.text for example in examples]
     tree = json.loads((tmp_path / "vllm_load.json").read_text())
     (turn,) = tree["turns"]
     apart = [abs(mine - theirs) > 0.02 * theirs for ours, theirs, again in turn.values() for mine in (ours, again)]
@@ -112,7 +118,7 @@ def test_both_get_the_same_requests_and_the_page_has_every_field(vllm_python, tm
     assert all(f"| {name} |" in page for name in bench_vllm_load.FIELDS)
     assert "| completed | 8 | 8 | 1.000 | 1.000 to 1.000 | yes | 1.0000 | yes |" in page
     assert "| failed | 0 | 0 | 1.000 | 1.000 to 1.000 | yes | 1.0000 | yes |" in page
-    assert "Goodput: ttft within 9000 ms, tpot within 8 ms." in page
+    assert "Goodput: ttft within 9000 ms, tpot within 8 ms. Both clients sent texts." in page
 
 
 def test_the_exit_status_is_0_if_all_is_within_two_per_cent_and_1_otherwise(monkeypatch, tmp_path, capsys):
@@ -140,7 +146,12 @@ def test_two_per_cent_by_the_median():
 
 @pytest.mark.results
 def test_what_docs_engines_says_of_the_committed_comparison():
-    turns = json.loads((ROOT / "results" / "benchmarks" / "vllm_load.json").read_text())["turns"]
+    tree = json.loads((ROOT / "results" / "benchmarks" / "vllm_load.json").read_text())
+    assert (ROOT / "results" / "benchmarks" / "vllm_load.md").read_text() == bench_vllm_load.page(tree)
+    is_of_ids = tree.get("prompts") != "texts"
+    assert ("but it sent the ids of the prompts" in (ROOT / "docs/engines.md").read_text()) == is_of_ids
+    assert ("but our client sent ids" in (ROOT / "results/README.md").read_text()) == is_of_ids
+    turns = tree["turns"]
     assert (len(turns), len(bench_vllm_load.FIELDS), turns[0]["completed"]) == (3, 28, [120, 120, 120])
     same = {name: statistics.median(each) for name, each in bench_vllm_load.ratios_of(turns, side=2).items()}
     assert max(abs(ratio - 1) for ratio in same.values()) < 0.006
