@@ -12,8 +12,10 @@ from sdbench.engines.native.decode import Decoder
 from sdbench.engines.native.margins import PartingTexts, margins_of
 from sdbench.lm.model import LM
 from sdbench.metrics.summary import summarise
+from sdbench.prepare import progress
 from sdbench.report.sweep import sweeps_of
 from tests.engine.models import tiny
+from tests.patience import is_soon
 
 PROMPT = list(range(5, 25))
 
@@ -110,6 +112,29 @@ def test_rounding_is_measured_in_blocks_as_wide_as_those_of_the_run(monkeypatch)
     texts = [PartingTexts(PROMPT, text, [*text[:9], 7], 10)]
     assert margins_of(lm, texts, width=8)[1] == 0
     assert margins_of(lm, texts, width=9)[1] == pytest.approx(2 * step)
+
+
+def test_texts_are_counted_while_their_margins_are_measured(monkeypatch, capsys):
+    """64 texts of a real pair take seven minutes on two cores; rounding is measured first."""
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.01)
+    lm, printed = LM(tiny("llama").to(torch.bfloat16), capture="off"), []
+    text = greedy(lm, 20)
+    texts = [PartingTexts(PROMPT, text, [*text[:9], 7], 10), PartingTexts(PROMPT, text, [*text[:4], 7], 5)]
+
+    def slowly(measure):
+        def measured(*parts, **shape):
+            done = f"measuring near-ties: {clocked.pop(0)}/2 in "
+            assert is_soon(lambda: printed.append(capsys.readouterr().err) or done in "".join(printed))
+            return measure(*parts, **shape)
+
+        return measured
+
+    clocked = [0, 0, 1]
+    for name in ("explained_margin", "margin_of"):
+        monkeypatch.setattr(margins, name, slowly(getattr(margins, name)))
+    margins_of(lm, texts)
+    assert not clocked
+    assert capsys.readouterr().err.startswith("measuring near-ties: 2/2 in ")
 
 
 @pytest.fixture

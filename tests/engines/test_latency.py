@@ -28,11 +28,13 @@ from sdbench.engines.served import timing as served_timing
 from sdbench.metrics.cells import table_of
 from sdbench.metrics.gain import lossless_settings
 from sdbench.metrics.speed import drift, drift_sentence
+from sdbench.prepare import progress
 from sdbench.prepare.cells import Point
 from sdbench.prepare.provenance import version_of_package
 from sdbench.records import CallRecord, Cell, LoadRecord, Store, TimingRecord, read
 from sdbench.records.keys import frame_of_cells
 from sdbench.records.parts import new_stem
+from tests.patience import is_soon
 from tests.records import synthetic
 from tests.records.synthetic import Shape, sweep, timings
 
@@ -458,3 +460,19 @@ def test_a_warm_up_of_few_rounds_learns_what_a_round_without_a_prompt_takes():
     seen.clear()
     warm_up([TimedCell("a", lambda *_: seen.append(False) or timed(3, 1, 1, 1, 1, 1, 1))], [("x",)])
     assert seen == [False], "a text of many rounds tells it"
+
+
+def test_a_warm_up_says_how_many_settings_are_done_while_they_run(monkeypatch, capsys):
+    """Each of the seven settings of a real pair takes half a minute on two cores."""
+    monkeypatch.setattr(progress, "PLAIN_EVERY_S", 0.01)
+    printed: list[str] = []
+
+    def clock(unit, is_split):
+        done = f"warming up: {clocked.pop(0)}/2 in "
+        assert is_soon(lambda: printed.append(capsys.readouterr().err) or done in "".join(printed))
+        return timed(3, 1, 1, 1, 1, 1, 1)
+
+    clocked = [0, 1]
+    warm_up([TimedCell("a", clock), TimedCell("b", clock)], [("x",)])
+    assert not clocked
+    assert capsys.readouterr().err.startswith("warming up: 2/2 in ")

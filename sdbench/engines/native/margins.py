@@ -10,6 +10,7 @@ import torch
 
 from sdbench.lm.model import LM
 from sdbench.lm.rounding import explained_margin, margin_of
+from sdbench.prepare.progress import Bar
 
 BEHIND = 48  # the most tokens of a text that are scored both in blocks and one by one
 
@@ -37,11 +38,13 @@ def margins_of(lm: LM, texts: Sequence[PartingTexts], *, rows: int = 1, width: i
 
     longest = max(texts, key=lambda text: max(len(text.target), len(text.other)))
     scored = max(longest.target, longest.other, key=len)[:BEHIND]
-    explained = explained_margin(lm, tensor_of(longest.prompt, scored), len(longest.prompt), rows=rows, width=width)
     margins = []
-    for text in texts:
-        at = text.token - 1
-        has_both = at < min(len(text.target), len(text.other))
-        shared = tensor_of(text.prompt, text.target[:at])
-        margins.append(margin_of(lm, shared, int(text.target[at]), int(text.other[at])) if has_both else math.nan)
+    with Bar("measuring near-ties", len(texts)) as bar:
+        explained = explained_margin(lm, tensor_of(longest.prompt, scored), len(longest.prompt), rows=rows, width=width)
+        for text in texts:
+            at = text.token - 1
+            has_both = at < min(len(text.target), len(text.other))
+            shared = tensor_of(text.prompt, text.target[:at])
+            margins.append(margin_of(lm, shared, int(text.target[at]), int(text.other[at])) if has_both else math.nan)
+            bar.add()
     return margins, explained

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from sdbench.engines.latency import LatencyPlan, Measured, forget_peak_memory, order, peak_memory, timing_record
+from sdbench.prepare.progress import Bar
 from sdbench.records import TimingRecord
 
 SPLIT_UNITS = 4  # so few suffice for costs of calls, medians over many rounds; shares of time are per example
@@ -104,11 +105,13 @@ class PromptTimes:
 def warm_up(timed_cells: Sequence[TimedCell], timed: Sequence[ExampleGroup]) -> PromptTimes:
     """Run each cell once, so that kernels, caches and the allocator are warm; return the times of its rounds."""
     prompts = PromptTimes()
-    for timed_cell in timed_cells:
-        measured = timed_cell.time(timed[0], False)
-        if measured.reads_prompt and len(measured.rounds_s) <= FEW_ROUNDS and timed_cell.has_split:
-            measured = timed_cell.time(timed[0], True)  # a split repeat reads the prompt before its first round
-        prompts.note(timed_cell.cell, measured)
+    with Bar("warming up", len(timed_cells)) as bar:
+        for timed_cell in timed_cells:
+            measured = timed_cell.time(timed[0], False)
+            if measured.reads_prompt and len(measured.rounds_s) <= FEW_ROUNDS and timed_cell.has_split:
+                measured = timed_cell.time(timed[0], True)  # a split repeat reads the prompt before its first round
+            prompts.note(timed_cell.cell, measured)
+            bar.add(tokens=measured.tokens)
     return prompts
 
 
