@@ -36,7 +36,7 @@ def show_plan(run: Run) -> None:
     from sdbench.passes.table import names_of_cells
 
     has_records = (run.folder / "records").is_dir()
-    job = prepare(run, (), may_hash=has_records, is_read=False)  # without records no keys of cells are needed
+    job = prepare(run, (), may_hash=False, is_read=False)
     cells = [point.cell for point in job.planned]
     refuse_missing_margins(run)
     refuse_another_name(run, cells)
@@ -46,9 +46,14 @@ def show_plan(run: Run) -> None:
     todo = Counter(item.cell for item in plan.missing(cells, list(job.prompts.ids), run.samples, held))
     names = names_of_cells(cells)
     print(f"{run.folder}: {len(cells)} cells x {len(job.prompts.ids)} examples x {run.samples} samples")
-    for key, name in names.items():
-        print(f"  {name:<48} held {num_texts - todo[key]:>7,}   missing {todo[key]:>7,}")
-    print(f"  {'all':<48} held {num_texts * len(cells) - todo.total():>7,}   missing {todo.total():>7,}")
+    if job.pair_info.is_hashed or not held:
+        for key, name in names.items():
+            print(f"  {name:<48} held {num_texts - todo[key]:>7,}   missing {todo[key]:>7,}")
+        print(f"  {'all':<48} held {num_texts * len(cells) - todo.total():>7,}   missing {todo.total():>7,}")
+    else:  # keys of cells contain the hashes
+        for name in names.values():
+            print(f"  {name}")
+        print("held: not known, because the weights were not hashed on this machine; a run does it once")
     print(f"download: {_download(job)}")
     print(f"memory: {_memory(job, num_texts * len(cells))}")
     if why := _why_too_large(job):

@@ -1,6 +1,7 @@
 """What is wrong is said before a weight is read, in one sentence and with exit code 2; what nobody expected, in one and a file."""
 
 import json
+import re
 import shutil
 import socket
 from pathlib import Path
@@ -13,6 +14,7 @@ from transformers import AutoConfig
 from sdbench.cli import compose, main
 from sdbench.engines import job
 from sdbench.engines.job import Models
+from sdbench.lm import digests
 
 pytestmark = pytest.mark.usefixtures("no_figures")
 
@@ -50,6 +52,36 @@ def test_a_command_is_composed_once_and_prepared_in_steps_that_happen_once(words
         monkeypatch.setattr(job, name, counted(name, getattr(job, name)))
     assert main(["--plan", *words(tmp_path / "results", n=1)]) == 0
     assert seen == ["compose", *STEPS]
+
+
+def test_a_plan_of_recorded_texts_reads_no_weights(words, whole, tmp_path, monkeypatch, capsys):
+    """On another machine no hash is kept: those of a 70B take minutes."""
+    shutil.copytree(whole, tmp_path / "results" / whole.name)
+    read: list[Path] = []
+    honest = digests.digest_of_file
+
+    def counted(path, **options):
+        read.append(path)
+        return honest(path, **options)
+
+    monkeypatch.setattr(digests, "digest_of_file", counted)
+    monkeypatch.setattr(digests, "CACHE", tmp_path / "hashes")
+    monkeypatch.setattr(digests, "LARGE", 0)
+    plan = ["--plan", *words(tmp_path / "results")]
+    assert main(plan) == 0
+    printed = capsys.readouterr().out
+    assert "\nheld: not known, because the weights were not hashed on this machine; a run does it once\n" in printed
+    assert "\n  lossless K=5\n" in printed
+    assert "missing" not in printed
+    assert not read
+    assert main(words(tmp_path / "results")) == 0
+    assert read, "a run hashes them"
+    read.clear()
+    capsys.readouterr()
+    assert main(plan) == 0
+    printed = capsys.readouterr().out
+    assert re.search(r"\n  all +held +20   missing +0\n", printed), printed
+    assert not read
 
 
 def test_a_draft_without_a_tokenizer_is_refused(refused, draft):
