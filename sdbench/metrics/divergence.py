@@ -20,6 +20,8 @@ from sdbench.records import Results
 
 COLUMNS = ["cell", "example", "sample", "tokens", "prefix", "is_same"]
 EXACT = ("float32", "float64")  # dtypes in which a block and single steps choose the same tokens
+REPEAT = "with engine=native, repeating the command measures the next ones"
+UNMEASURED = f"the difference of logits was not measured for {{}} of {{}} texts ({REPEAT})"
 AUDIT = "python -m sdbench.audit finds the rule at fault"
 
 
@@ -119,15 +121,18 @@ class EqualTexts:
     def _cause(self) -> str:
         num = self.num - self.num_equal
         logits = f"the logits of the two tokens are up to {self.margin:.3g} apart"
+        rest = "" if self.num_measured == num else f"; {UNMEASURED.format(num - self.num_measured, num)}"
         if self.num_beyond:
             what = f"{logits}, and rounding in {self.dtype} explains {self.explained:.3g}"
             what = what if self.margin == self.margin else "one text ends where the other goes on"
-            return f"a fault in {self.num_beyond} of {num} texts: {what}; {AUDIT}"
+            return f"a fault in {self.num_beyond} of {num} texts: {what}{rest}; {AUDIT}"
         if self.is_fault:
             return f"a fault, since rounding in {self.dtype} does not explain it; {AUDIT}"
-        if self.num_measured == num:
-            return f"rounding: {logits} where texts part, and rounding in {self.dtype} explains {self.explained:.3g}"
-        return "possibly rounding of near-ties, which a block of tokens and single tokens may round differently"
+        if self.num_measured:
+            some = f" in {self.num_measured} of {num} texts" if rest else ""
+            explained = f"rounding in {self.dtype} explains {self.explained:.3g}"
+            return f"rounding{some}: {logits} where texts part, and {explained}{rest}"
+        return f"possibly rounding of near-ties, which a block of tokens and single tokens may round differently{rest}"
 
 
 def first_differences(results: Results, cells: pd.DataFrame) -> dict[str, pd.DataFrame]:

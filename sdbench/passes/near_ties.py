@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from sdbench.engines.job import Job, Models
     from sdbench.records import Store
 
-MOST = 64  # most texts that are scored in a run
+MOST = 64  # most texts that are scored in a run; the next run scores others
 
 
 def measure_near_ties(job: Job, store: Store, models: Models) -> None:
@@ -40,7 +40,8 @@ def measure_near_ties(job: Job, store: Store, models: Models) -> None:
     new = [each for each in keys if each[:4] not in held and len(prompts.get(each[1], ())) > 1]
     if len(new) > MOST:
         warn(
-            f"{len(new)} lossless texts differ from the target's own, and where they part is measured for {MOST} of them"
+            f"{len(new)} lossless texts differ from the target's own, and where they part is measured for {MOST} of them; "
+            "repeat the command for the next ones"
         )
     if not new:
         return

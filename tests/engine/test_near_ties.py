@@ -12,6 +12,7 @@ from sdbench.engines.native.decode import Decoder
 from sdbench.engines.native.margins import PartingTexts, margins_of
 from sdbench.lm.model import LM
 from sdbench.metrics.summary import summarise
+from sdbench.passes import near_ties
 from sdbench.prepare import progress
 from sdbench.report.sweep import sweeps_of
 from tests.engine.models import tiny
@@ -239,3 +240,17 @@ def test_a_run_calls_a_perturbed_logit_a_fault_and_a_report_needs_no_model(bumpe
     keys = ["cell", "example", "sample", "token"]
     assert forced[keys].equals(results.partings[keys])
     assert set(forced["epoch"]) == {1}, "measured again, though the new texts part at the same tokens"
+
+
+@pytest.mark.slow
+def test_repeating_a_command_measures_the_texts_that_are_left(bumped, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(near_ties, "MOST", 2)
+    words = ["n=3", "max_new_tokens=24", "w=0.5", "timing=off", "dtype=bfloat16", "report=off", "num_draft=7"]
+    for num, left in ((2, 1), (3, 0), (3, 0)):
+        bumped.clear()
+        main(words)
+        printed = capsys.readouterr().err
+        assert len(sdbench.read("results/llama-tiny-gsm8k-tiny").partings) == num
+        assert ("repeat the command for the next ones" in printed) == bool(left)
+        assert (f"the difference of logits was not measured for {left} of 3 texts" in printed) == bool(left)

@@ -160,6 +160,26 @@ def test_texts_that_differ_from_the_target_s_own_are_rounding_in_half_precision_
     )
 
 
+@pytest.mark.parametrize(
+    ("num_measured", "num_beyond", "begin"),
+    [
+        (0, 0, "possibly rounding of near-ties, "),
+        (64, 0, "rounding in 64 of 76 texts: the logits of the two tokens are up to 0.1 apart where texts part, "),
+        (64, 2, "a fault in 2 of 76 texts: "),
+        (76, 0, "rounding: the logits of the two tokens are up to 0.1 apart where texts part, "),
+    ],
+)
+def test_texts_whose_margin_was_not_measured_are_counted(num_measured, num_beyond, begin):
+    compared = EqualTexts("lossless K=5", "bfloat16", 88, 164, 3, "7", num_measured, num_beyond, 0.1, 0.5)
+    assert f"in example 7: {begin}" in compared.text
+    rest = (
+        f"the difference of logits was not measured for {76 - num_measured} of 76 texts "
+        "(with engine=native, repeating the command measures the next ones)"
+    )
+    assert (rest in compared.text) == (num_measured < 76)
+    assert ("not measured" in compared.text) == (num_measured < 76)
+
+
 def test_the_quantisation_of_a_gguf_file_stands_among_the_facts(tmp_path):
     (cell,) = (cell for cell in sweep_cells(MODEL, TASK, ws=(0.5,), num_drafts=(5,), temperature=1.0) if cell.w)
     files = {
