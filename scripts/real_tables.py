@@ -1,7 +1,7 @@
 """results/real: the tables and figures of real pairs, from the records of their runs.
 
     python scripts/real_tables.py FOLDER [FOLDER …] [out=results/real] [add=false]
-    python scripts/real_tables.py [out=results/real]               # rewrites README.md from the committed tables
+    python scripts/real_tables.py [out=results/real]    # rewrites README.md and decisions.csv from the committed tables
 
 A FOLDER holds the records of one pair and task, from one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w; the parts `rules`, `lengths`, `drafters` and `prices`; and
@@ -9,7 +9,8 @@ for records called …-learned, …-latency, …-assisted, …-packed or …-flo
 cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no text) and, at T = 0,
 equal_texts.csv. `packed`, `float32` and parts with assisted generation also have times.csv (seconds by example, for each draft
 length of one latency pass); drafters also have drafters.csv, if the run noted shared tokens or counts; a sweep of w also has
-decisions.csv (what to ship at margins of 5 and 2 points) and the plane of acceptance and quality. With add=true, rows of cells and
+decisions.csv (what to ship at margins of 5 and 2 points, by the speeds of the task's latency part if there is one:
+real_decisions.py) and the plane of acceptance and quality. With add=true, rows of cells and
 drafters that the records do not hold are kept, as are rows of draft lengths in times.csv, but not those of equal_texts.csv, whose
 names are valid within one run.
 README.md has a row for each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters
@@ -27,6 +28,7 @@ import pandas as pd
 
 import sdbench
 from scripts.drafter_tables import add_prices
+from scripts.real_decisions import redecide
 from scripts.real_parts import MARGINS, OF_DRAFTERS, TIMED, RealFolder, divide, own_draft
 from scripts.real_readme import redraw
 from scripts.zoo_tables import remove_prints
@@ -192,6 +194,7 @@ def main(words: Sequence[str]) -> int:
         out.mkdir(parents=True, exist_ok=True)
         for run in map(Path, given.paths):
             write(run, out, is_added=add == "true")
+    redecide(out)
     redraw(out)
     return 0
 
