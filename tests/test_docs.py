@@ -16,6 +16,7 @@ from sdbench.metrics import summary
 from sdbench.records import schema
 from sdbench.records.measured import PLAIN
 from sdbench.subcommand import Exit
+from tests.records.synthetic import write_synthetic
 from tests.test_architecture import LEFT, MAY_IMPORT
 
 ROOT = Path(__file__).parents[1]
@@ -66,10 +67,11 @@ def bounds_of(cell: dict[str, float], name: str) -> list[float]:
 def test_the_results_of_the_readme_are_those_of_the_files():
     rows = rows_below(ROOT / "README.md", "Result")
     real = ROOT / "results/real"
-    assert {row[0].lower() for row in rows} == {
+    tasks = [row[0].rstrip(")").split(" (") for row in rows]
+    assert {task.lower() for task, _ in tasks} == {
         path.parent.name for path in real.glob("*/decisions.csv") if "-" not in path.parent.name
     }
-    for task, n, alone, accepted, speed, *safe in rows:
+    for (task, score), (_, n, alone, accepted, speed, *safe) in zip(tasks, rows, strict=True):
         folder = real / task.lower()
         cells, decisions = (pd.read_csv(folder / name) for name in ("summary.csv", "decisions.csv"))
         timed = pd.read_csv(real / f"{task.lower()}-latency/summary.csv").query("num_draft == 5")
@@ -78,6 +80,8 @@ def test_the_results_of_the_readme_are_those_of_the_files():
         (lossless,) = cells[(cells["verifier"] == "lossless") & (cells["num_draft"] == 5)].to_dict("records")
         (fast,) = timed[timed["verifier"] == "lossless"].to_dict("records")
         assert int(n) == lossless["n"]
+        metrics = {"pass@1": "pass@1", "accuracy": "strict", "BLEU": "bleu", "ROUGE-2": "rouge2", "ROUGE-L": "rougeL"}
+        assert metrics[score] == lossless["metric"]
         assert interval(alone) == pytest.approx([points * target["quality"]], abs=0.051)
         assert interval(accepted) == pytest.approx(bounds_of(lossless, "acceptance"), abs=0.0051)
         assert interval(speed) == pytest.approx(bounds_of(fast, "speedup"), abs=0.0051)
@@ -96,6 +100,12 @@ def test_the_results_of_the_readme_are_those_of_the_files():
             loss, _, sooner = numbers.partition("; ")
             assert interval(loss) == pytest.approx([-change, -high, -low], abs=0.051)
             assert interval(sooner) == pytest.approx(bounds_of(answer, "sooner"), abs=0.0051)
+    newer = pd.read_csv(real / "humaneval-assisted/summary.csv").set_index("verifier").loc["lossless"]
+    shown = "{:.2f} [{:.2f}, {:.2f}]".format(*bounds_of(newer, "speedup"))
+    assert (
+        f"With the current version lossless decoding of HumanEval is {shown} times" in (ROOT / "README.md").read_text()
+    )
+    assert f"lossless decoding with the current one {shown})" in (ROOT / "results/README.md").read_text()
 
 
 @pytest.mark.results
@@ -268,6 +278,15 @@ def test_every_module_that_is_named_exists(path: Path):
 def test_blocks_of_python_compile(path: Path):
     for block in FENCED.findall(path.read_text()):
         compile(block, path.name, "exec")
+
+
+def test_the_example_of_the_records_has_a_row_for_rules_without_w(tmp_path):
+    folder, names = write_synthetic(tmp_path / "llama-tiny-gsm8k-tiny", n=2), {}
+    (block,) = FENCED.findall((ROOT / "docs/records.md").read_text())
+    exec(block, names)
+    assert {"lossless", "target", "draft", "ensemble"} <= set(
+        names["mean_length"](str(folder)).index.get_level_values(0)
+    )
 
 
 def test_every_column_of_the_records_is_described():

@@ -80,6 +80,12 @@ def test_beyond_saturation_half_the_target_still_pays_and_lossless_never_does():
     assert half.loc[48:, "gain_over_target"].between(1.08, 1.2).all()
     assert most.loc[48:, "gain_over_target"].round(2).agg(["min", "max"]).tolist() == [0.88, 1.08]
     assert min(rows["wide_gain_over_lossless_low"].min() for rows in (most, half)) > 1
+    page = " ".join((RESULTS.parent / "docs/engines.md").read_text().split())
+    gains = [of_table(most.loc[rate]) for rate in (64, 192, 48)]
+    gains[2] = gains[2].replace("0.", ".")
+    ends = half.loc[48:, "gain_over_target"].agg(["min", "max"])
+    assert "answers with w = 0.5 still come {:.2f} to {:.2f} times as soon".format(*ends) in page
+    assert "w = 0.7 come {} times as soon at 64 and {} at 192, but later at 48 ({})".format(*gains) in page
     text = readme()
     for rate in lossless.index:
         assert f"| {rate:.0f} | {' | '.join(of_table(rows.loc[rate]) for rows in (lossless, most, half))} |" in text

@@ -186,9 +186,16 @@ def test_the_committed_lengths_of_the_real_pair_say_what_the_results_page_says()
     lossless = table[table["verifier"] == "lossless"].filter(regex="^acceptance").round(2).to_numpy().tolist()
     shown = [f"{value:.2f} [{low:.2f}, {high:.2f}]".replace("0.", ".") for value, low, high in lossless]
     assert f"lossless acceptance {shown[0]}, {shown[1]} and {shown[2]}" in page
+    scores = {}
     for w in (0.7, 0.5):
         a, b, c = (f"{rate:.2f}"[1:] for rate in table.loc[table["w"] == w, "acceptance"])
         assert f"w = {w} {a}, {b} and {c}" in page
+        scores[w] = table.loc[table["w"] == w, "quality"].to_numpy()
+    scores["lossless"] = table.loc[table["verifier"] == "lossless", "quality"].to_numpy()
+    of = {name: "{:.1f}, {:.1f} and {:.1f}".format(*values) for name, values in scores.items()}
+    assert f"Lossless decoding scores {of['lossless']}, w = 0.7 {of[0.7]}, and w = 0.5 {of[0.5]}." in page
+    losses = scores["lossless"] - scores[0.5]
+    assert f"w = 0.5 scores {losses.min():.0f} to {losses.max():.0f} points lower" in page
 
 
 @pytest.mark.results
