@@ -72,6 +72,7 @@ COLUMNS = ["task", "temperature", "drafter", "verifier", "n", "num_timed"]
 COLUMNS += [f"{name}{end}" for name in MEASURES for end in ("", "_low", "_high")] + ["draft_ms", "draft_price", "cell"]
 RULES = ("lossless", "ensemble", "typical")
 LABELS = ("lossless", "w = 0.7", "typical")
+REVERSED = "order reversed, intervals do not overlap"
 PANELS = 3  # panels in a row of the figure
 MARKER = "<!-- written by `python scripts/drafter_tables.py` from here on -->"
 SPEEDS = (
@@ -264,7 +265,7 @@ def orders_of(summary: pd.DataFrame) -> str:
         certain = [f"{rule}: {'; '.join(pairs)}" for rule in RULES[1:] if (pairs := reversals(run, rule, measure))]
         lines.append([f"{task}, T = {temperature:g}", *orders, ". ".join(certain) or "none"])
     what = "the best first, and the pairs that a lenient rule ranks the other way round with intervals that do not overlap:"
-    return f"Drafters by {label}, {what}\n\n{markdown(['run', *RULES, 'reversed for sure'], lines).rstrip()}"
+    return f"Drafters by {label}, {what}\n\n{markdown(['run', *RULES, REVERSED], lines).rstrip()}"
 
 
 def text_of(summary: pd.DataFrame, speeds: str = "") -> str:

@@ -34,9 +34,10 @@ HEAD_OF_LATENCY = (
     "texts",
     "tokens per round",
     "speed-up",
+    "speed-up over lossless",
     "with the prompt",
     "an answer",
-    "over lossless",
+    "all answers sooner than lossless",
 )
 HEADINGS = {
     "rules": "Other rules",
@@ -63,9 +64,11 @@ what was drafted and kept.
 """
 LATENCY = """\
 One text at a time, all settings in turn in one pass. The speed-up is tokens per second of decoding over those of the target
-alone, by this engine or by transformers, whichever is faster; with the prompt: of whole answers, prompts included; an answer:
-the typical ratio of the times in which one answer is decoded, which settings may make longer or shorter; over lossless: the
-seconds of all answers, with their prompts, of lossless decoding with as many drafts over those of the setting.
+alone, by this engine or by transformers, whichever is faster; speed-up over lossless: the same over those of the fastest lossless
+setting of the pass (on WMT the one with K = 1); with the prompt: of whole answers, prompts included; an answer: the typical ratio
+of the times in which one answer is decoded, which settings may make longer or shorter; all answers sooner than lossless: the
+seconds of all answers, with their prompts, of lossless decoding with as many drafts over those of the setting. Where the text
+compares a setting with lossless decoding, "times as fast" is the speed-up over lossless and "times as soon" the last column.
 
 """
 ASSISTED = """\
@@ -167,10 +170,11 @@ def rows_of_latency(folder: Path) -> list[list[str]]:
     lines = []
     for row in summary.to_dict("records"):
         name = BASELINE_NAMES.get(str(row["verifier"])) or timed_name(row)
-        measures = ("tokens_per_round", "speedup", "speedup_end_to_end", "time_ratio", "sooner")
-        tokens, *times = (format_interval(estimate_of(row, measure), 2) or "–" for measure in measures)
-        tokens = tokens if row["num_draft"] else "–"
-        lines.append([place.title, name, f"{row['num_timed']:g}", tokens, *times])
+        measures = ("speedup", "speedup_over_lossless", "speedup_end_to_end", "time_ratio", "sooner")
+        speed, over, *times = (format_interval(estimate_of(row, measure), 2) or "–" for measure in measures)
+        tokens = format_interval(estimate_of(row, "tokens_per_round"), 2) if row["num_draft"] else ""
+        over = over if row["num_draft"] and row["verifier"] != "lossless" else "–"
+        lines.append([place.title, name, f"{row['num_timed']:g}", tokens or "–", speed, over, *times])
     return lines
 
 

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.results
 def prose() -> str:
     """The bullet of README.md on the learned weight, without its line breaks."""
     text = " ".join((COMMITTED / "README.md").read_text().split())
-    return text.partition("became a threshold")[2].partition("Leniency while the model reasons")[0]
+    return text.partition("learned a threshold")[2].partition("Leniency while the model reasons")[0]
 
 
 def test_the_weight_falls_from_the_targets_to_the_drafts_between_1_and_2_nats():
