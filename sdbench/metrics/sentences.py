@@ -57,6 +57,9 @@ class Wording:
         gains = f"over {base} {gain_text(self.sweep, gain, self.best.cell, is_short=True)}{target}"
         proof = f"not proven to be faster than both ({gains}){self._apart(gain)}"
         text = f"do not speculate: {lossless}; {self.name} is safe ({self.loss()}), but {proof}."
+        if (shortest := self.sweep.shortest) > 1:
+            lengths = ",".join(map(str, sorted({1, 2, shortest})))
+            text += f" No draft of fewer than {shortest} tokens was timed: try 'num_draft=[{lengths}]'."
         return self._with_notes(text, untimed)
 
     def _apart(self, gain: Gain) -> str:
@@ -239,11 +242,8 @@ def _none(sweep: Weighed, tests: Sequence[Comparison], margin: float, written: s
     if not hopeful:
         return f"none within the margin of {points(written)}."
     best = max(hopeful, key=lambda test: test.worst)
-    limit = (
-        f"but its loss may be as large as {near_text(-best.worst, margin)} points"
-        if best.worst == best.worst
-        else "its largest possible loss is not known"
-    )
+    known = f"but its loss may be as large as {near_text(-best.worst, margin)} points"
+    limit = known if best.worst == best.worst else "its largest possible loss is not known"
     more = needed_examples(best, margin, sweep.alpha) if written == f"{margin:g}" else ""
     tail = f"; {more}" if more else ""
     return (

@@ -96,10 +96,9 @@ class Weighed:
     draft: Estimate | None = None  # the draft alone minus lossless, in points
     command: str = ""  # of the last run with a latency pass
     batch_size: int = 1  # of the latency pass
+    shortest: int = 0  # number of tokens of the shortest drafts that were timed losslessly; 0: none
     cells: pd.DataFrame = field(default_factory=pd.DataFrame)  # what was tested and what was left out
-    settings: Mapping[str, str] = field(
-        default_factory=dict
-    )  # of each cell among several sweeps, set by a report of several
+    settings: Mapping[str, str] = field(default_factory=dict)  # of each cell; set by a report of several sweeps
     sweep: str = ""  # its key, as in the table of cells
 
     @property
@@ -191,8 +190,9 @@ class _Weigher:
             compare_settings(o, self.cells, self.rows, ALPHA / len(orders), self.options, failures) for o in orders
         ]
         keys, lossless = [key for order in orders for key in order], lossless_settings(same)
+        over = {key: self._over_target(key) for key in lossless}
+        timed = [int(same.at[key, "num_draft"]) for key, known in over.items() if known is not None]
         config = self.results.timed_config_of(list(same.index))
-        timing = config.get("timing") or {}
         return replace(
             bare,
             curves=tuple(map(tuple, curves)),
@@ -200,13 +200,14 @@ class _Weigher:
             modelled={key: self._modelled_speed(key) for key in keys},
             names=names_of(same),
             cells=same.loc[[*keys, *left_out]],
-            lossless={key: self._over_target(key) for key in lossless},
+            lossless=over,
             lengths={key: self._length(key, bases[key]) for key in keys},
             left_out=left_out,
             quality=self._above_worst(bases[keys[0]], metric),
             draft=self._draft(bases[keys[0]], metric),
             command=without_force(str(config.get("command") or "")),
-            batch_size=int(timing.get("batch_size", 1)),
+            batch_size=int((config.get("timing") or {}).get("batch_size", 1)),
+            shortest=min(timed, default=0),
         )
 
     def _base(self, key: str) -> str | None:

@@ -119,6 +119,21 @@ def test_lossless_that_is_not_proven_to_be_slower_is_not_called_slower():
     assert "slower" not in advice.text
 
 
+@pytest.mark.parametrize(("shortest", "lengths"), [(5, "1,2,5"), (2, "1,2"), (1, None), (0, None)])
+def test_the_advice_not_to_speculate_says_which_shorter_drafts_to_time(shortest, lengths):
+    text = decide(against_target((0.69, 0.9), shortest=shortest), 4.0).text
+    tip = f"No draft of fewer than {shortest} tokens was timed: try 'num_draft=[{lengths}]'."
+    assert (tip in text) == (lengths is not None)
+    assert ("No draft" in text) == (lengths is not None)
+
+
+def test_the_shortest_drafts_are_those_that_were_timed(tmp_path):
+    results = folder(tmp_path, num_drafts=(3, 5))
+    assert [sweep.shortest for sweep in weigh_sweeps(results, resamples=50)] == [3]
+    results.__dict__["timings"] = results.timings[results.timings["num_draft"] != 3]
+    assert [sweep.shortest for sweep in weigh_sweeps(results, resamples=50)] == [5]
+
+
 def test_where_nothing_is_safe_a_slow_lossless_is_named():
     text = decide(against_target((0.69, 0.9)), 0.1).text
     assert "Nor is lossless worth its drafts: lossless K=7 runs at 0.68× [0.60, 0.77]" in text

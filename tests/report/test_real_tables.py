@@ -476,6 +476,13 @@ def test_speeds_of_translation_in_the_list_of_results_are_those_of_the_latency_p
         lenient = [weights.loc[num_draft, f"speedup{end}"] for end in ("", "_low", "_high")]
         numbers = [f"{speed:.2f}".removeprefix("0") for speed in (lossless.loc[num_draft, "speedup"], *lenient)]
         assert "{} and {} [{}, {}]".format(*numbers) in row
+    guide = " ".join((COMMITTED.parents[1] / "docs/guide.md").read_text().split())
+    short, long = (
+        "{:.2f} [{:.2f}, {:.2f}]".format(*(lossless.loc[k, f"speedup{end}"] for end in ("", "_low", "_high")))
+        for k in (1, 5)
+    )
+    long = long.replace("0.", ".")
+    assert f"{short} times as fast as the target alone with K = 1 and {long} times with K = 5" in guide
 
 
 @pytest.mark.results
