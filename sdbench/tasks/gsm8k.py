@@ -141,13 +141,16 @@ class GSM8K(DataTask):
     VERSION = "3"
     PROTOCOLS = PROTOCOLS
     FIELDS = ("question", "answer")
-    metric = "strict"
     metrics = tuple(Metric(name, "share") for name in ("strict", "flexible", "numeric"))
     cut_side = "start"  # of a long question, which ends with what is asked
 
     @property
     def rules(self) -> MathProtocol:
         return PROTOCOLS[self.protocol]
+
+    @property
+    def metric(self) -> str:  # type: ignore[override] - the protocol decides it
+        return self.rules.headline or "strict"
 
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
         """Score answers unstripped: the pattern of `cot` needs a character after the number, which may be a blank."""
@@ -162,4 +165,4 @@ class GSM8K(DataTask):
             "numeric": (numeric(text), numeric(answer)),
         }
         values = {name: float(read is not None and read == right) for name, (read, right) in readings.items()}
-        return Score(values, flags={"is_extraction_failed": readings["strict"][0] is None})
+        return Score(values, flags={"is_extraction_failed": readings[self.metric][0] is None})

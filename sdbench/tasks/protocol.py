@@ -43,6 +43,7 @@ class Protocol:
     stop: tuple[str, ...] = ()
     chat_stop: tuple[str, ...] | None = None  # in the chat form; None: `stop`
     prompt_limit: int | None = None  # the protocol's own limit on prompt tokens
+    headline: str | None = None  # the metric that its results are reported in; None: the task's
     truncate_words: int | None = None  # only the first words of a summary are scored
 
     @classmethod

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cache, lru_cache
 from importlib.metadata import version
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config.checks import optional_integer
 from sdbench.tasks.base import DataTask, Row
@@ -43,8 +43,12 @@ class Summaries(DataTask):
 
     truncate_words: int | None = None
 
-    metric = "rougeL"
     metrics = tuple(Metric(f"{name}{ending}", "points") for ending in ENDINGS for name in TYPES)
+    usual_metric: ClassVar[str] = "rougeL"  # the headline, unless the protocol has another
+
+    @property
+    def metric(self) -> str:  # type: ignore[override] - the protocol decides it
+        return self.rules.headline or self.usual_metric
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -89,5 +93,5 @@ class XSum(Summaries):
 
     FIELDS = ("document", "summary")
     reference = "summary"
-    metric = "rouge2"  # as the source of its prompt reports: two single sentences share half of their longest subsequence by chance
+    usual_metric = "rouge2"  # as its source reports: two single sentences share half of their longest subsequence by chance
     PROTOCOLS = Protocol.read("xsum")

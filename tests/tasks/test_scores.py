@@ -264,6 +264,20 @@ def test_diversed_rounds_and_takes_the_marked_number_first():
     assert task.score(example(question="", answer="#### 8"), "### 8 or 9").values["flexible"] == 1.0
 
 
+def test_diversed_decides_and_trains_on_the_papers_metrics():
+    from sdbench.train.setup import reward_of
+
+    task = load("gsm8k", protocol="diversed")
+    score = task.score(example(question="", answer="#### 18"), "So there are 18 pens.")
+    assert score.values[task.metric] == 1.0
+    assert not score.flags["is_extraction_failed"]
+    assert reward_of(task, None).name == "flexible"
+    for name, usual in {"gsm8k": "strict", "cnndm": "rougeL", "xsum": "rouge2"}.items():
+        headlines = {protocol: load(name, protocol=protocol).metric for protocol in protocols(name)}
+        assert headlines.pop("diversed") == ("flexible" if name == "gsm8k" else "rouge2_nostem")
+        assert set(headlines.values()) == {usual}
+
+
 @pytest.mark.parametrize("protocol", protocols("gsm8k"))
 @pytest.mark.parametrize("answer", ["9" * 9000, "#### " + "1" * 9000, "0." + "3" * 9000, "-0", "### 007", "٣", "¼ ²"])
 def test_no_digits_are_too_many_or_too_strange(protocol, answer):
