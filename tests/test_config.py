@@ -437,6 +437,25 @@ def test_an_impossible_combination_is_one_sentence(composer, words):
         composer.run(composer.jobs(Command(words))[0])
 
 
+ESCAPED = [
+    ("task=gsm8k", 'task.stop=["\\n"]'),
+    ("task=gsm8k", "task.stop=a\\tb"),
+    ("task=lm-eval:gsm8k", 'task.system="Be brief.\\r"'),
+    ("verifier=within", "verifier.begin='\\n'"),
+    ("verifier=[within,exact]", "verifier.within.end=\\n"),
+]
+
+
+@pytest.mark.parametrize("words", ESCAPED, ids=" ".join)
+def test_a_backslash_and_a_letter_are_no_line_break(composer, words):
+    with pytest.raises(ConfigError, match=r"as two characters.*, such as \$'(task|verifier)\.[a-z.]+="):
+        composer.run(words)
+
+
+def test_a_line_break_that_the_shell_reads_is_a_stop_string(composer):
+    assert composer.run(("task=gsm8k", 'task.stop=["\n\n"]')).task.options["stop"] == ["\n\n"]
+
+
 def test_a_device_without_float64_is_refused_and_never_chosen(monkeypatch):
     with pytest.raises(
         ConfigError, match=r"^device=mps has no float64, in which sdbench adds and draws: use device=cpu$"

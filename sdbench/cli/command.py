@@ -33,6 +33,8 @@ EXAMPLES = {"verifier": "verifier=[ensemble,exact]", "drafter": "drafter=[model,
 LISTED = ("model", "task", "verifier", "drafter", "experiment", "method", "decode", "engine", "tracker")
 LIST = re.compile(rf"({'|'.join(LISTS)})=\[(.*)\]")
 AT = re.compile(rf"\+({'|'.join(LISTS)})@\1\.([^=]+)=.*")
+TEXTS = re.compile(r"task\.(stop|system)|verifier\.([^.]+\.)?(begin|end)")  # options that may hold line breaks
+ESCAPE = re.compile(r"\\[nrt]")
 SEEDS = re.compile(r"seed=\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # a sweep with one job for each seed, like -m seed=0,1,2
 
 
@@ -128,6 +130,18 @@ def refuse_contradictions(words: Sequence[str]) -> None:
         raise ConfigError(f"{off} leaves the latency pass out, so {show(option)} has no effect: remove one of the two")
     if on and option:
         raise ConfigError(f"{on} sets all options of the latency pass back, also {show(option)}: remove {on}")
+
+
+def refuse_escapes(words: Sequence[str]) -> None:
+    r"""Raise ConfigError for a text with \n, \r or \t as two characters: Hydra keeps both, and no model writes them."""
+    for word in words:
+        key, value = key_of(word), word.partition("=")[2]
+        if TEXTS.fullmatch(key) and (escape := ESCAPE.search(value)):
+            example = r'["\n\n"]' if key == "task.stop" else r'"\n\n"'
+            raise ConfigError(
+                f"{show(word)} has {escape[0]} as two characters, which stay two: write it as the shell reads it, with the text in "
+                f"double quotes, such as $'{key}={example}'"
+            )
 
 
 def misspelt(word: str) -> str:

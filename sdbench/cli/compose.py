@@ -33,6 +33,7 @@ from sdbench.cli.command import (
     misspelt,
     parse,
     refuse_contradictions,
+    refuse_escapes,
     without_the_default,
 )
 from sdbench.config import GROUPS, KEYS, ConfigError, member_options, nearest, show
@@ -120,6 +121,7 @@ class Composer:
     @staticmethod
     def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
         """Return the configuration as plain data, without Hydra's part and with the pair under its name."""
+        refuse_escapes(overrides)
         try:
             bare = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
             name_the_pair(bare.get("model"), {key_of(word) for word in overrides})
