@@ -118,6 +118,10 @@ class DataTask(Padding):
     def measure_all(self, pairs: Sequence[tuple[Example, str]]) -> list[Score]:
         return [self.measure(example, self.until_stop(completion).strip()) for example, completion in pairs]
 
+    def scored_text(self, text: str) -> str:
+        """Return the part of a cut and stripped answer that is scored."""
+        return text
+
     def reference_row(self, reference: str) -> Row:
         """Return a row with only a reference, which is enough for scoring; where `scores_rows`, the row with this id."""
         if self.scores_rows:
@@ -150,7 +154,7 @@ class DataTask(Padding):
         text = self.until_stop(completion)
         values = dict(score.values)
         for name in self.extra_metrics:
-            values |= load_metric(name)(text.strip(), self.fields(example.row)["answer"])
+            values |= load_metric(name)(self.scored_text(text.strip()), self.fields(example.row)["answer"])
         general = {"is_truncated": is_truncated and text == completion, "is_empty": not text.strip()}
         # A stop string of the text form, such as a blank line, ends a chat answer after "Here is a summary:".
         is_opening = self.chat and "\n" not in text.strip() and text.rstrip(" *\n").endswith(":")

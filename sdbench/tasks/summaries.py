@@ -61,9 +61,11 @@ class Summaries(DataTask):
         other = next((name for name in self.FIELDS if not isinstance(row[name], str)), None)
         return None if other is None else f"has no text in {other!r}, but a {type(row[other]).__name__}"
 
+    def scored_text(self, text: str) -> str:
+        return text if self.truncate_words is None else " ".join(text.split()[: self.truncate_words])
+
     def measure(self, example: Example, text: str) -> Score:
-        if self.truncate_words is not None:
-            text = " ".join(text.split()[: self.truncate_words])
+        text = self.scored_text(text)
         # rougeLsum takes lines as sentences, so both texts must keep their newlines.
         scores = {end: _scorer(use_stemmer=not end).score(example.row[self.reference], text) for end in ENDINGS}
         return Score({f"{name}{end}": 100 * scores[end][name].fmeasure for end in ENDINGS for name in TYPES})
@@ -93,5 +95,7 @@ class XSum(Summaries):
 
     FIELDS = ("document", "summary")
     reference = "summary"
-    usual_metric = "rouge2"  # as its source reports: two single sentences share half of their longest subsequence by chance
+    usual_metric = (
+        "rouge2"  # as its source reports: two single sentences share half of their longest subsequence by chance
+    )
     PROTOCOLS = Protocol.read("xsum")

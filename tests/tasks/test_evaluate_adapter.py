@@ -107,6 +107,13 @@ def test_a_list_with_one_number_and_numbers_of_numpy_are_scores(offline):
     assert scored == {"single.f1": 0.5, "single.share": 0.25, "single.count": 3.0, "single.array": 2.0}
 
 
+def test_an_extra_metric_reads_the_words_that_the_protocol_scores(offline):
+    name = local_metric(offline, "length", '{"length": len(predictions[0].split())}')
+    for protocol, count in {"diversed": 32, "lighteval": 40}.items():
+        task = load("xsum", protocol=protocol, extra_metrics=[name])
+        assert task.score(next(iter(task.examples())), "word " * 40).values["length"] == count
+
+
 def test_a_metric_without_any_number_is_an_error(offline):
     task = load("xsum", extra_metrics=[local_metric(offline, "wordy", '{"words": "no number", "two": [1, 2]}')])
     with pytest.raises(
