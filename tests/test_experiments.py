@@ -141,6 +141,56 @@ def test_a_study_is_narrowed_by_pair_task_and_n(composer):
     assert (run.model.name, run.task.name, run.n, run.temperature) == ("qwen", "xsum", 7, 0.1)
 
 
+@pytest.mark.parametrize("experiment", ["diversed-table1", "diversed-table2", "diversed-table3", "diversed-tiny"])
+def test_w_narrows_the_method_that_has_it(composer, experiment):
+    pair = "llama" if "table" in experiment else "llama-tiny"
+    words = (f"experiment={experiment}", f"model={pair}", f"task=gsm8k{'-tiny' * (pair != 'llama')}")
+    first, *others = runs_of(composer, *words, "w=0.7")
+    assert [setting["w"] for setting in first.verifiers[0].settings] == [0.7]
+    assert others == runs_of(composer, *words)[1:]
+    with pytest.raises(ConfigError, match="takes no w"):
+        runs_of(composer, *words, "method=learned", "w=0.7")
+
+
+def test_decode_replaces_the_temperatures_of_an_experiment(composer):
+    jobs = composer.jobs(Command(("experiment=drafters", "decode=low", "drafter=model", "verifier=exact")))
+    assert [composer.run(job).temperature for job in jobs] == [0.1] * 3
+    jobs = composer.jobs(
+        Command(("experiment=drafters", "decode=low", "drafter=model", "verifier=exact", "temperature=1"))
+    )
+    assert [composer.run(job).temperature for job in jobs] == [1] * 3
+
+
+def thresholds_of(rule):
+    (setting,) = rule.settings
+    return setting["eps"], setting["delta"]
+
+
+def test_an_experiment_is_narrowed_by_rule(composer):
+    words = ("experiment=drafters", "task=gsm8k-tiny", "temperature=1", "drafter=model")
+    ((exact,), (typical,), (alone, again)) = (
+        runs_of(composer, *words, f"verifier={rule}")[0].verifiers for rule in ("exact", "typical", "[exact,typical]")
+    )
+    assert (exact.name, alone.name) == ("exact", "exact")
+    assert thresholds_of(typical) == thresholds_of(again) == (0.3, 0.2)
+    (run,) = runs_of(composer, *words, "verifier=typical", "verifier.eps=0.1")
+    assert thresholds_of(run.verifiers[0]) == (0.1, 0.2)
+    with pytest.raises(ConfigError, match="takes no w"):
+        runs_of(composer, *words, "verifier=exact", "w=0.5")
+    for rule, marker in {"typical": None, "within": "####"}.items():
+        (run,) = runs_of(composer, "experiment=zoo", "model=llama-tiny", "task=gsm8k-tiny", f"verifier={rule}")
+        assert run.verifiers[0].settings[0].get("end") == marker
+
+
+def test_an_experiment_is_narrowed_by_drafter(composer):
+    for drafter in ("medusa", "[medusa]"):
+        (run,) = runs_of(composer, "experiment=real-smollm2-trained", f"drafter={drafter}")
+        assert [(one.name, one.options["head"]) for one in run.drafters] == [("medusa", "trained:gsm8k")]
+        assert [rule.name for rule in run.verifiers] == ["ensemble", "typical"]
+    (run,) = runs_of(composer, "experiment=real-smollm2-trained", "drafter=lookup")
+    assert [one.name for one in run.drafters] == ["lookup"]
+
+
 @pytest.mark.slow
 def test_the_real_pair_has_an_experiment_for_each_of_the_six_tasks(composer):
     rows = {"humaneval": 164, "mbpp": 250, "gsm8k": 100, "wmt": 300, "xsum": 150, "cnndm": 40}

@@ -36,6 +36,7 @@ from sdbench.cli.command import (
     refuse_escapes,
     without_the_default,
 )
+from sdbench.cli.narrow import of_chosen, sweep_words, takes_w
 from sdbench.config import GROUPS, KEYS, ConfigError, member_options, nearest, show
 from sdbench.errors import first_line
 from sdbench.words import key_of
@@ -81,10 +82,18 @@ class Composer:
         params: Mapping[str, Any] = cfg.hydra.sweeper.get("params") or {}
         if not command.is_multirun and cfg.hydra.mode != RunMode.MULTIRUN:
             return [self._name_all(command.overrides)]
-        words = [f"{key}={value}" for key, value in params.items() if key not in given]
-        overrides = [*map(_parse, words), *parsed]
+        overrides = [*map(_parse, sweep_words(params, given)), *parsed]
         batches = BasicSweeper.split_arguments(overrides, max_batch_size=None)
-        return [self._name_all(job) for batch in batches for job in batch]
+        jobs = [of_chosen(job, given, self.options) for batch in batches for job in batch]
+        are_methods_swept = any(o.key_or_group == "method" and o.is_sweep_override() for o in overrides)
+        if are_methods_swept if "w" in given else "verifier" in given:
+            jobs = [self._without_idle_w(job) for job in jobs]
+        return [self._name_all(job) for job in dict.fromkeys(map(tuple, jobs))]
+
+    def _without_idle_w(self, job: list[str]) -> list[str]:
+        """Return a job without w= if none of its rules has that knob."""
+        rest = [word for word in job if key_of(word) != "w"]
+        return job if rest == job or "verifier=all" in job or takes_w(self.compose(rest).verifier) else rest
 
     def _name_all(self, words: Sequence[str]) -> tuple[str, ...]:
         """Replace drafter=all and verifier=all by the drafters and rules that can run in this job."""
