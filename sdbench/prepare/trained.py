@@ -13,7 +13,7 @@ from pathlib import Path
 import yaml
 
 from sdbench import embedded
-from sdbench.config import LENGTH_OPTIONS, Component, ConfigError, RuleSweep, Run, config_dir
+from sdbench.config import FAMILIES, LENGTH_OPTIONS, Component, ConfigError, RuleSweep, Run, config_dir
 from sdbench.prepare.distilled import DRAFT_CARD
 from sdbench.prepare.progress import warn
 
@@ -27,6 +27,7 @@ SUBCOMMANDS: Mapping[str, str] = {
     "drafts": "draft",
     **{f"drafters/{kind}": kind for kind in ("medusa", "mtp", "eagle", "eagle3", "block")},
 }  # folder below results/ -> subcommand of sdbench.train that writes it
+WITHOUT_TRAIN_SPLIT: Mapping[str, str] = {"humaneval": "mbpp"}  # a task -> a similar one to train on
 GATE, GATES = "gate", "gates"  # the subcommand that trains a gate, and the folder with gates by class of drafter
 USUAL_NUM_DRAFT = 5  # default of configs/run.yaml, and of the trainings of medusa and block
 LENGTHS: Mapping[str, str] = {"drafters/medusa": "heads", "drafters/block": "positions"}  # options: the longest block
@@ -111,7 +112,7 @@ def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | No
     missing = "no gate was trained for" if is_gate else "no head was trained for"
     raise ConfigError(
         f"{missing} model={run.model.name} on task={task} ({usual} has no {HEAD_CARD}): "
-        f"train one with {training(run, kind, task, *more)}"
+        f"{_advice(run, kind, task, *more, then=option + '=trained:{}')}"
     )
 
 
@@ -151,11 +152,29 @@ def _with_draft(run: Run) -> Run:
         return run
     folder = RESULTS / "drafts" / f"{model.pair}-{run.task.name}-{model.distilled}"
     if not (folder / DRAFT_CARD).is_file():
+        then = f"model.draft={folder.parent}/{model.pair}-{{}}-{model.distilled} in place of model.distilled"
         raise ConfigError(
             f"no draft was distilled for model={model.pair} on task={run.task.name} ({folder} has no {DRAFT_CARD}): "
-            f"make it with {training(run, 'drafts', run.task.name, f'loss={model.distilled}')}"
+            f"{_advice(run, 'drafts', run.task.name, f'loss={model.distilled}', then=then)}"
         )
     return replace(run, model=replace(model, draft=str(folder), draft_revision=None))
+
+
+def _advice(run: Run, kind: str, task: str, *more: str, then: str) -> str:
+    """Return the command of the training; if the task has no rows to train on, on another task, whose name goes into `then`."""
+    family = next((name for name in FAMILIES if task.startswith(f"{name}-")), None)
+    member = task if family is None else task.removeprefix(f"{family}-")
+    other = WITHOUT_TRAIN_SPLIT.get(member)
+    if family is not None and other is None:
+        other = member if (config_dir() / "task" / f"{member}.yaml").exists() else "gsm8k"
+    if other is None:
+        return f"train one with {training(run, kind, task, *more)}"
+    without_options = replace(run, task=replace(run.task, options={}))  # the other task may not have this protocol
+    file = "" if family else f", or train on rows of your own with task={task} task.data=FILE"
+    return (
+        f"task={task} has no train split to train on; train one on another task with "
+        f"{training(without_options, kind, other, *more)} and give {then.format(other)}{file}"
+    )
 
 
 def training(run: Run, kind: str, task: str, *more: str) -> str:

@@ -1,5 +1,6 @@
 """Rules with heads through the command: keyed by what the head is, refused for another pair, warned of for another task."""
 
+import shlex
 import shutil
 
 import pytest
@@ -7,11 +8,14 @@ import torch
 
 from sdbench import embedded, read
 from sdbench.cli import compose_run, main
-from sdbench.config import Model
+from sdbench.config import ConfigError, Model
 from sdbench.prepare import pair, progress
 from sdbench.prepare.heads import warn_of_foreign_drafter_heads
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.rules import build_parts
+from sdbench.prepare.trained import with_trained
+from sdbench.train.options import parse_recipe
+from sdbench.train.setup import run_of
 from sdbench.verify import Head
 
 WORDS = (
@@ -158,6 +162,31 @@ def test_a_training_that_has_not_ended_is_passed_over_aloud(sdbench, tmp_path):
     code, message = sdbench(*words)
     assert code == 0
     assert "results/heads/llama-tiny-gsm8k-tiny has no head.json, since its training has not come to its end" in message
+
+
+OTHERS = {"humaneval": "mbpp", "lm-eval:gsm8k": "gsm8k", "lm-eval:humaneval": "mbpp", "lm-eval:nq_open": "gsm8k"}
+LEARNED = {
+    "verifier=diversed verifier.head=trained:{}": "verifier.head=trained:{}",
+    "drafter=medusa": "drafter.head=trained:{}",
+    "drafter=gate": "drafter.length_head=trained:{}",
+    "model.distilled=overlap": "model.draft=results/drafts/llama-{}-overlap in place of model.distilled",
+}
+
+
+@pytest.mark.parametrize("task", OTHERS)
+@pytest.mark.parametrize("words", LEARNED)
+def test_where_a_task_has_no_train_split_another_is_trained_on(words, task, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    run = compose_run(["model=llama", f"task={task}", *words.format(task.replace(":", "-")).split()])
+    with pytest.raises(ConfigError, match="has no train split to train on") as error:
+        with_trained(run)
+    command, _, then = str(error.value).partition("python -m sdbench.train ")[2].partition(" and give ")
+    kind, *options = shlex.split(command)
+    recipe = parse_recipe(kind, {"loss": "overlap"} if "loss=overlap" in options else {})
+    other = run_of([word for word in options if word != "loss=overlap"], recipe, compose_run).task
+    assert (other.name, other.options["split"]) == (OTHERS[task], "train")
+    assert then.partition(",")[0] == LEARNED[words].format(OTHERS[task])
+    assert ("task.data=FILE" in then) == (task == "humaneval")
 
 
 NO_TASKS = [

@@ -197,7 +197,7 @@ UNTRAINED = {
     ): f"python -m sdbench.train judge model=qwen-tiny task={TASK}",
     ("model.target=a/big", "model.draft=a/small", "method=finetuned"): "python -m sdbench.train draft "
     f"model.target=a/big model.draft=a/small task={TASK} loss=forward_kl",
-    ("method=learned", f"task={TASK}", "model.distilled=tv"): "has no distilled.json): make it with "
+    ("method=learned", f"task={TASK}", "model.distilled=tv"): "has no distilled.json): train one with "
     f"python -m sdbench.train draft model={NAME} task={TASK} loss=tv",
 }
 
