@@ -5,11 +5,14 @@ from types import SimpleNamespace
 
 import pytest
 
-from sdbench import config
+from sdbench import config, tasks
+from sdbench.cli import compose_run
 from sdbench.cli.command import Command, collapse, expand, parse
 from sdbench.cli.compose import Composer, slug
 from sdbench.config import GROUPS, KEYS, ConfigError, config_dir
 from sdbench.prepare.pair import device_of
+from sdbench.train.options import RECIPES
+from sdbench.train.setup import run_of
 
 
 @pytest.fixture(scope="module")
@@ -454,6 +457,24 @@ def test_a_backslash_and_a_letter_are_no_line_break(composer, words):
 
 def test_a_line_break_that_the_shell_reads_is_a_stop_string(composer):
     assert composer.run(("task=gsm8k", 'task.stop=["\n\n"]')).task.options["stop"] == ["\n\n"]
+
+
+IGNORED = ["task.split=validation", "task.shots_split=test", "task.revision=v1", "task.dataset_config=socratic"]
+
+
+@pytest.mark.parametrize("word", IGNORED)
+def test_options_of_the_hub_are_refused_beside_a_file(composer, word):
+    composer.run(("task=gsm8k", word, "task.data=null"))
+    with pytest.raises(ConfigError, match=rf"^{word} has no effect beside task\.data=rows\.jsonl"):
+        composer.run(("task=gsm8k", word, "task.data=rows.jsonl"))
+    option, _, value = word.removeprefix("task.").partition("=")
+    with pytest.raises(ConfigError, match=rf"^{word} has no effect beside task\.data=rows\.jsonl"):
+        tasks.load("gsm8k", data="rows.jsonl", **{option: value})
+
+
+def test_a_training_names_its_split_beside_a_file():
+    words = ["task=gsm8k-tiny", "task.data=rows.jsonl"]
+    assert run_of(words, RECIPES["ensemble"](), compose_run).task.options["split"] == "train"
 
 
 def test_a_device_without_float64_is_refused_and_never_chosen(monkeypatch):

@@ -39,6 +39,7 @@ from sdbench.cli.command import (
 from sdbench.cli.narrow import of_chosen, sweep_words, takes_w
 from sdbench.config import GROUPS, KEYS, ConfigError, member_options, nearest, show
 from sdbench.errors import first_line
+from sdbench.tasks import refuse_beside_data
 from sdbench.words import key_of
 
 MAIN = "run"
@@ -131,6 +132,10 @@ class Composer:
     def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
         """Return the configuration as plain data, without Hydra's part and with the pair under its name."""
         refuse_escapes(overrides)
+        given = {key_of(word): word.partition("=")[2] for word in overrides}
+        refuse_beside_data(
+            {key.removeprefix("task."): value for key, value in given.items() if key.startswith("task.")}
+        )
         try:
             bare = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
             name_the_pair(bare.get("model"), {key_of(word) for word in overrides})
