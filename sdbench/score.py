@@ -5,6 +5,7 @@ Only one JSON object goes to stdout; messages go to stderr. A mistake of the use
 
 import json
 import os
+import re
 import sys
 import warnings
 from collections import Counter
@@ -18,7 +19,7 @@ import pandas as pd
 import yaml
 
 from sdbench import tasks
-from sdbench.config import FAMILIES, member_options, nearest, refuse_unknown
+from sdbench.config import FAMILIES, member_options, nearest, refuse_unknown, show
 from sdbench.config.checks import integer, switch
 from sdbench.files import read_json_lines
 from sdbench.metrics.export import finite_or_none
@@ -27,7 +28,7 @@ from sdbench.subcommand import Exit, Subcommand
 from sdbench.tasks.base import DataTask
 from sdbench.tasks.data import rows_hash
 from sdbench.types import Example, Prompt, Score
-from sdbench.words import parse_words
+from sdbench.words import ESCAPE, parse_words
 
 HELP = """sdbench.score: score completions of any engine as a run would. One JSON object goes to stdout, messages go to stderr.
 
@@ -51,6 +52,9 @@ DEFAULTS = {"per_example": False, "level": 0.95, "resamples": 10_000, "bootstrap
 EXAMPLES = {"task": "gsm8k", "predictions": "preds.jsonl", "out": "scores.json"}
 EXAMPLES |= {name: str(value) for name, value in DEFAULTS.items()}
 FILES = ("predictions", "data", "out", "shots_data")
+TEXTS = ("stop", "system", "extra_metrics", "protocol", "headline", "include_path")
+TEXTS += ("dataset", "dataset_config", "split", "shots_split", "revision")
+BOUNDS = re.compile(r"(?:--)?(?:task\.)?bounds\.([^=]+)=(.+)")
 MOST_NAMED = 5  # most ids in a message
 
 
@@ -67,10 +71,31 @@ class ScoredAnswer:
 def parse(arguments: Sequence[str]) -> dict[str, Any]:
     """Return options as YAML parses them, file names unchanged."""
     options = {option: "null" for name in (*tasks.names(), *FAMILIES) for option in tasks.options(name)} | EXAMPLES
-    words = parse_words(arguments, options, groups=["task"])
+    matches = [BOUNDS.fullmatch(word) for word in arguments]
+    rest = [word for word, match in zip(arguments, matches, strict=True) if match is None]
+    words = parse_words(rest, options, groups=["task"])
     if words.paths:
         raise ValueError(f"{words.paths[0]!r} is not of the form key=value, such as task=gsm8k")
-    return {key: text if key in FILES else _plain(text) for key, text in words.options.items()}
+    given = {key: text if key in FILES else _value(key, text) for key, text in words.options.items()}
+    bounds = {match[1]: _plain(match[2]) for match in matches if match}
+    if bounds and "bounds" in given:
+        raise ValueError("bounds is given twice")
+    return {**given, "bounds": bounds} if bounds else given
+
+
+def _value(key: str, text: str) -> Any:
+    """Return a value as YAML reads it, but a text without quotes as it is, and with its line breaks, which YAML would fold."""
+    if key not in TEXTS:
+        return _plain(text)
+    value = _plain(text.replace("\n", r"\n")) if text[0] in "[\"'" or text == "null" else text
+    for each in value if isinstance(value, list) else [value]:
+        if key in ("stop", "system") and isinstance(each, str) and (escape := ESCAPE.search(each)):
+            right = r'["\n\n"]' if key == "stop" else r'"\n\n"'
+            raise ValueError(
+                f"{key}={show(text)} has {escape[0]} as two characters, which stay two: write the text in double quotes, such as "
+                f"'{key}={right}'"
+            )
+    return value
 
 
 def _plain(text: str) -> Any:

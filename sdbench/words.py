@@ -13,6 +13,7 @@ from sdbench.config import nearest
 from sdbench.subcommand import Exit
 
 OPTION = re.compile(r"(?:--)?([A-Za-z_]+(?:\.[A-Za-z_]+)?)=(.*)", re.DOTALL)
+ESCAPE = re.compile(r"\\[nrt]")  # two characters where a line break or a tab was meant
 
 
 def key_of(word: str) -> str:

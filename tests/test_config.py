@@ -459,6 +459,13 @@ def test_a_line_break_that_the_shell_reads_is_a_stop_string(composer):
     assert composer.run(("task=gsm8k", 'task.stop=["\n\n"]')).task.options["stop"] == ["\n\n"]
 
 
+@pytest.mark.parametrize("word", ["task=glob(*-tiny)", "w=interval(0,1)"])
+def test_a_sweep_without_values_is_one_sentence(composer, word):
+    key = word.partition("=")[0]
+    with pytest.raises(ConfigError, match=rf" names no values: write them as a list, {key}=A,B$"):
+        composer.jobs(Command((word,), is_multirun=True))
+
+
 IGNORED = ["task.split=validation", "task.shots_split=test", "task.revision=v1", "task.dataset_config=socratic"]
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import sacrebleu
 
-from sdbench.score import COMMAND
+from sdbench.score import COMMAND, parse
 
 ROWS = Path(__file__).parent / "tasks" / "rows"
 
@@ -304,3 +304,45 @@ def test_164_real_humaneval_references_score_1_in_fifteen_seconds_as_a_command(t
     result = json.loads(done.stdout)
     assert (result["n"], result["metrics"]["pass@1"]["value"]) == (164, 1)
     assert 1 < children_s() < 15
+
+
+def option(word):
+    name = word.partition("=")[0].removeprefix("task.").partition(".")[0]
+    return parse(["task=lm-eval:gsm8k", word])[name]
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("stop=Question:", "Question:"),
+        ("stop=#", "#"),
+        ("stop=### Step", "### Step"),
+        ("stop=null", None),
+        ('stop=["\\n\\n"]', ["\n\n"]),
+        ('stop=["\n\n", "#"]', ["\n\n", "#"]),  # line breaks of the shell, which YAML would fold
+        ('stop="\\n"', "\n"),
+        ("stop=\n", "\n"),
+        ("system=Note: be brief", "Note: be brief"),
+        ("revision=1e5", "1e5"),
+        ("task.bounds.rouge1=[0,1]", {"rouge1": [0, 1]}),
+        ("bounds.exact_match,strict-match=[0,1]", {"exact_match,strict-match": [0, 1]}),
+        ("task.bounds={rouge1: [0, 1]}", {"rouge1": [0, 1]}),
+    ],
+)
+def test_texts_and_bounds_are_what_is_written(word, value):
+    assert option(word) == value
+
+
+@pytest.mark.parametrize("word", ["stop=\\n", "stop=['\\n\\n']", "stop=['\n']"])
+def test_a_backslash_and_n_that_yaml_leaves_are_refused(word):
+    with pytest.raises(ValueError, match=r"""has \\n as two characters.* such as 'stop=\["\\n\\n"\]'$"""):
+        option(word)
+
+
+def test_a_colon_in_a_stop_string_stops(score):
+    predictions = [
+        {"id": line["id"], "completion": f"{line['completion']}\nEnd: #### 0"} for line in references("gsm8k")
+    ]
+    code, result, _ = score("gsm8k", predictions, "stop=End:")
+    assert code == 0
+    assert result["metrics"]["flexible"]["value"] == 1

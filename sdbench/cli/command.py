@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from sdbench.config import ConfigError, member_options, nearest, show
-from sdbench.words import key_of
+from sdbench.tasks import refuse_beside_data
+from sdbench.words import ESCAPE, key_of
 
 CLASS_GROUPS = (
     "verifier",
@@ -34,7 +35,6 @@ LISTED = ("model", "task", "verifier", "drafter", "experiment", "method", "decod
 LIST = re.compile(rf"({'|'.join(LISTS)})=\[(.*)\]")
 AT = re.compile(rf"\+({'|'.join(LISTS)})@\1\.([^=]+)=.*")
 TEXTS = re.compile(r"task\.(stop|system)|verifier\.([^.]+\.)?(begin|end)")  # options that may hold line breaks
-ESCAPE = re.compile(r"\\[nrt]")
 SEEDS = re.compile(r"seed=\[\s*(\d+(?:\s*,\s*\d+)*)\s*\]")  # a sweep with one job for each seed, like -m seed=0,1,2
 
 
@@ -142,6 +142,13 @@ def refuse_escapes(words: Sequence[str]) -> None:
                 f"{show(word)} has {escape[0]} as two characters, which stay two: write it as the shell reads it, with the text in "
                 f"double quotes, such as $'{key}={example}'"
             )
+
+
+def refuse_idle_values(words: Sequence[str]) -> None:
+    """Raise ConfigError for values of a job that have no effect, or not the one that they seem to have."""
+    refuse_escapes(words)
+    options = {key_of(word): word.partition("=")[2] for word in words}
+    refuse_beside_data({key.removeprefix("task."): value for key, value in options.items() if key.startswith("task.")})
 
 
 def misspelt(word: str) -> str:

@@ -17,7 +17,7 @@ from hydra._internal.utils import create_config_search_path
 from hydra.core.config_search_path import SearchPathQuery
 from hydra.core.global_hydra import GlobalHydra
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Override
+from hydra.core.override_parser.types import Override, ValueType
 from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf
@@ -33,13 +33,12 @@ from sdbench.cli.command import (
     misspelt,
     parse,
     refuse_contradictions,
-    refuse_escapes,
+    refuse_idle_values,
     without_the_default,
 )
 from sdbench.cli.narrow import of_chosen, sweep_words, takes_w
 from sdbench.config import GROUPS, KEYS, ConfigError, member_options, nearest, show
 from sdbench.errors import first_line
-from sdbench.tasks import refuse_beside_data
 from sdbench.words import key_of
 
 MAIN = "run"
@@ -131,11 +130,7 @@ class Composer:
     @staticmethod
     def tree(cfg: DictConfig, overrides: Sequence[str]) -> dict[str, Any]:
         """Return the configuration as plain data, without Hydra's part and with the pair under its name."""
-        refuse_escapes(overrides)
-        given = {key_of(word): word.partition("=")[2] for word in overrides}
-        refuse_beside_data(
-            {key.removeprefix("task."): value for key, value in given.items() if key.startswith("task.")}
-        )
+        refuse_idle_values(overrides)
         try:
             bare = OmegaConf.masked_copy(cfg, [str(key) for key in cfg if key != "hydra"])
             name_the_pair(bare.get("model"), {key_of(word) for word in overrides})
@@ -238,9 +233,12 @@ def _parse(word: str) -> Override:
     if "=" not in word and not word.startswith("~"):
         raise ConfigError(f"{show(word)} is not KEY=VALUE {nearest(word, KEYS)}")
     try:
-        return OverridesParser.create().parse_override(word)
+        override = OverridesParser.create().parse_override(word)
     except HydraException:
         raise ConfigError(misspelt(word)) from None
+    if override.value_type in (ValueType.GLOB_CHOICE_SWEEP, ValueType.INTERVAL_SWEEP):
+        raise ConfigError(f"{show(word)} names no values: write them as a list, {override.key_or_group}=A,B")
+    return override
 
 
 def without_sweeps(words: Sequence[str]) -> list[str]:
