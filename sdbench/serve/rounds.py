@@ -1,10 +1,10 @@
 """The rounds of a text, from the counts that a server reports for each step. As in our engine, counts end where the text ends."""
 
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from sdbench.types import EngineError, Origin
+from sdbench.types import EngineError, Generation, Origin
 
 
 class CountedRounds(NamedTuple):
@@ -99,3 +99,18 @@ def cut_rounds(num_tokens: int, accepted: Sequence[int], drafted: Sequence[int],
     rounds += [(0, 0, 0)] * unreported
     offered, examined, taken = (tuple(column) for column in zip(*rounds, strict=True))
     return CountedRounds(offered, examined, taken, None if unreported else tuple(origins))
+
+
+def round_seconds(generation: Generation, chunks: Sequence[tuple[float, int]]) -> tuple[float, ...]:
+    """Return the seconds of each round of a text sent in chunks of (time, number of tokens); empty if its rounds are unknown.
+
+    A round ends with the chunk of its last token, since a server may send every token in its own chunk. Rounds that end in the
+    first chunk belong to the prefill. Where the order of the rounds is unknown, chunks count as rounds if there are as many.
+    """
+    accepted = generation.accepted
+    if not accepted or (generation.origins is None and len(accepted) != len(chunks)):
+        return ()
+    sizes = [size for _, size in chunks] if generation.origins is None else [kept + 1 for kept in accepted]
+    times = [when for when, size in chunks for _ in range(size)]  # of each token
+    ends = [times[min(end, len(generation.tokens)) - 1] for end in accumulate(sizes)]
+    return tuple(after - before for before, after in pairwise([times[0], *(end for end in ends if end > times[0])]))

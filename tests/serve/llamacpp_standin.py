@@ -7,9 +7,11 @@ the ids of tokens that end inside a character. As a program it takes the command
 from __future__ import annotations
 
 import argparse
+import asyncio
 import os
 import sys
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +63,11 @@ class LlamaCppStandIn(StandIn):
         begin: float,
     ) -> None:
         sums, waiting = sums_of(text), []
+        begins = {0, *accumulate((kept + 1 for kept in text.accepted or [0] * len(text.ids)), initial=1)}
         for count, (token, drafts) in enumerate(zip(text.ids, sums, strict=True), start=1):
             waiting.append(token)
+            if count - 1 in begins:  # a step computes all its tokens at once
+                await asyncio.sleep(self.step_s)
             if count - 1 in self.left_out:
                 continue
             content, waiting = self._text(waiting, fault), []

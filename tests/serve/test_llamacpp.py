@@ -62,6 +62,17 @@ def test_rounds_follow_from_the_sums_of_each_chunk(served_words, llamacpp, tmp_p
     assert "return_token_ids" not in body
 
 
+def test_a_round_ends_with_the_chunk_of_its_last_token(served_words, llamacpp, tmp_path):
+    """Each token has its own chunk: three of four gaps between chunks are within a round."""
+    server = llamacpp(lambda body: Text([5] * body["max_tokens"], [3] * 6, [3] * 6), step_s=0.02)
+    words = [word for word in served_words(tmp_path, report="off", n=2) if word != "timing=off"]
+    assert main([*words, *engine_words(server), "timing.examples=2", "timing.repeats=1"]) == 0
+    timings = read(tmp_path / NAME).timings
+    assert timings["rounds"].tolist() == [7, 7]
+    assert timings["round_p50_s"].between(0.01, 0.2).all()
+    assert (timings["round_p50_s"] <= timings["decode_s"] / 3).all(), "half of six rounds take no less"
+
+
 def test_greedy_texts_are_those_of_the_target_alone(served_words, llamacpp, pair_engine, tmp_path):
     server, target = llamacpp(decoded(pair_engine, 3)), llamacpp(decoded(pair_engine, 0))
     assert main([*served_words(tmp_path), *engine_words(server, target)]) == 0

@@ -2,8 +2,8 @@
 
 import pytest
 
-from sdbench.serve.rounds import cut_rounds, steps_of, without_drafts
-from sdbench.types import EngineError
+from sdbench.serve.rounds import CountedRounds, cut_rounds, round_seconds, steps_of, without_drafts
+from sdbench.types import EngineError, Generation
 
 
 def test_the_first_token_has_no_draft_and_steps_follow():
@@ -84,3 +84,26 @@ STEPS = [
 @pytest.mark.parametrize(("sums", "steps"), STEPS)
 def test_steps_follow_from_the_sums_after_each_token(sums, steps):
     assert steps_of(sums) == (None if steps is None else {"accepted": steps[0], "drafted": steps[1]})
+
+
+def generation_of(num_tokens: int, counts: CountedRounds | None) -> Generation:
+    rounds = dict.fromkeys(CountedRounds._fields) if counts is None else counts._asdict()
+    return Generation(0, 0, 0, (5,) * num_tokens, "stop", **rounds, draft_tokens=None)
+
+
+def test_seconds_of_rounds_are_the_same_however_their_tokens_are_sent():
+    counts = cut_rounds(6, [2, 0, 1], [3, 3, 1], is_stopped=True)  # its last round is cut to one token
+    whole, single = [(1.0, 1), (3.0, 3), (7.0, 1), (8.0, 2)], [(1.0, 1), *[(3.0, 1)] * 3, (7.0, 1), *[(8.0, 1)] * 2]
+    for chunks in (whole, single):
+        assert round_seconds(generation_of(6, counts), chunks) == (2, 4, 1)
+    assert round_seconds(generation_of(6, counts), [(3.0, 4), *whole[2:]]) == (4, 1), "the first chunk is the prefill"
+    assert round_seconds(generation_of(3, without_drafts(3)), single[:3]) == (2, 0)
+
+
+def test_of_rounds_that_are_unknown_there_are_no_seconds():
+    chunks = [(1.0, 1), (3.0, 1), (4.0, 3)]
+    assert round_seconds(generation_of(5, None), chunks) == ()
+    unordered = cut_rounds(5, [2], [3], is_stopped=False)  # a step without drafts came before or after it
+    assert unordered.origins is None
+    assert round_seconds(generation_of(5, unordered), chunks) == (2, 1), "a chunk for each round"
+    assert round_seconds(generation_of(5, unordered), [(float(n), 1) for n in range(5)]) == ()

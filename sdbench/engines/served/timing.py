@@ -15,7 +15,6 @@ import math
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from sdbench.engines.latency import (
@@ -37,6 +36,7 @@ from sdbench.prepare.progress import Bar, warn
 from sdbench.records import LoadRecord, Results, Store, TimingRecord, read
 from sdbench.records.parts import new_stem
 from sdbench.serve.answer import Answer, UnansweredError
+from sdbench.serve.rounds import round_seconds
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class TimedRequest:
     begin: float
     tokens: int
     rounds: int
+    rounds_s: tuple[float, ...] = ()  # empty if its rounds are unknown
 
     @property
     def end(self) -> float:
@@ -224,19 +225,23 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
         raise decoder.servers.explain(client, error) from error
     done = []
     for (ask, (begin, _)), answer in filled:
-        tokens, rounds = _counts(decoder, client, WorkItem(cell, ask.example, 0), answer)
-        done.append(TimedRequest(ask, answer, begin if not again else math.nan, tokens, rounds))
+        counts = _counts(decoder, client, WorkItem(cell, ask.example, 0), answer)
+        done.append(TimedRequest(ask, answer, begin if not again else math.nan, *counts))
     warn_of_other_texts([request.answer for request in done])
     warn_of_repeats(len(again), len(done), concurrency)
     return done
 
 
-def _counts(decoder: ServedDecoder, client: Client, item: WorkItem, answer: Answer) -> tuple[int, int]:
-    """Return the tokens and rounds of a timed text. If ids are missing, its end is unknown, and all its tokens count."""
+def _counts(
+    decoder: ServedDecoder, client: Client, item: WorkItem, answer: Answer
+) -> tuple[int, int, tuple[float, ...]]:
+    """Return tokens, rounds and rounds_s of a timed text. If ids are missing, its end is unknown, and all its tokens count."""
+    num_chunks = len(answer.chunks)
     if answer.omitted:
-        return answer.num_tokens, len(answer.chunks) if answer.steps is None else 1 + len(answer.steps["drafted"])
+        return answer.num_tokens, num_chunks if answer.steps is None else 1 + len(answer.steps["drafted"]), ()
     generation = decoder.generation(client, item, answer)
-    return len(generation.tokens), len(answer.chunks if generation.drafted is None else generation.drafted)
+    num_rounds = num_chunks if generation.drafted is None else len(generation.drafted)
+    return len(generation.tokens), num_rounds, round_seconds(generation, answer.chunks)
 
 
 def loads(
@@ -279,14 +284,14 @@ def loads(
 
 def _timing(block: LoadBlock, request: TimedRequest, plan: LatencyPlan) -> TimingRecord:
     """Return a timing as for plain `generate`: the prefill ends with the first token, the rest is decoding."""
-    answer, times = request.answer, [when for when, _ in request.answer.chunks]
+    answer = request.answer
     measured = Measured(
         tokens=request.tokens,
         rounds=request.rounds,
         prefill_s=answer.first_token_s,
         decode_s=answer.decode_s,
         first_token_s=answer.first_token_s,
-        rounds_s=tuple(after - before for before, after in pairwise(times)),
+        rounds_s=request.rounds_s,
         first_tokens=request.first_tokens,
     )
     return timing_record(plan, block.cell, request.ask.example, block.repeat, measured, started_at=answer.started_at)
