@@ -79,10 +79,11 @@ class RuleTests:
 
     def results(self, name: str, num_tests: int, options: AuditOptions) -> list[ClaimResult]:
         faults = [] if self.fault is None else [ClaimResult.of_fault(name, "runs", self.fault)]
-        return faults + [self._result(name, test, num_tests, options) for test in self.tests if test.samples]
+        tested = [test for test in self.tests if test.samples and test.claim in self.peak]
+        return faults + [self._result(name, test, num_tests, options) for test in tested]
 
     def _result(self, name: str, test: ClaimTest, num_tests: int, options: AuditOptions) -> ClaimResult:
-        log_wanted, peak = threshold(num_tests), self.peak.get(test.claim, -np.inf)
+        log_wanted, peak = threshold(num_tests), self.peak[test.claim]
         effect = test.effect(log_wanted)
         verdict: ClaimVerdict = "violated" if peak >= log_wanted else "sound"
         # A TV of t between distributions of texts changes the mean of what is kept of K drafts by at most K·t.
@@ -117,7 +118,10 @@ def sample(
                 setting.fault = texts.trace
                 continue
             total += len(texts[0].tokens)
-            setting.add(texts)
+            try:
+                setting.add(texts)
+            except Exception:  # noqa: BLE001 - a test computes the law of a user's rule
+                setting.fault = traceback.format_exc()
         drawn += count
     return [row for setting in settings for row in setting.results(names[setting.setting], num_tests, options)], total
 
@@ -158,29 +162,33 @@ def plan_tests(subject: Subject, options: AuditOptions, source: Source) -> Audit
     known = run_each(
         range(len(subject.settings)), lambda which: [is_law_known(subject, subject.settings[n], source) for n in which]
     )
-    faults = [result for result in known if isinstance(result, Fault)]
+    faults = {result.setting: result.trace for result in known if isinstance(result, Fault)}
+    random = [number for number, setting in enumerate(subject.settings) if setting.is_random(subject.sampling)]
 
     def all_tests(horizon: int) -> list[RuleTests]:
         tests_of: Any = enumerated_tests if isinstance(source, Tables) else token_tests
-        settings = [
-            RuleTests(number, tests_of(subject, setting, source, options, horizon, is_known))
-            for number, (setting, is_known) in enumerate(zip(subject.settings, known, strict=True))
-            if setting.is_random(subject.sampling) and not isinstance(is_known, Fault)
-        ]
-        return [setting for setting in settings if setting.tests]
+
+        def build(which: Sequence[int]) -> list[RuleTests]:
+            return [
+                RuleTests(n, tests_of(subject, subject.settings[n], source, options, horizon, known[n])) for n in which
+            ]
+
+        built = run_each([number for number in random if number not in faults], build)
+        faults.update((each.setting, each.trace) for each in built if isinstance(each, Fault))
+        return [each for each in built if isinstance(each, RuleTests) and each.tests]
 
     horizon = options.samples
     if horizon is None:
         horizon = least_horizon(all_tests, len(subject.prompts), options) or FALLBACK
         horizon = horizon if isinstance(source, Tables) else max(horizon, MIN_TRAINED)
-    broken = [RuleTests(fault.setting, [], fault=fault.trace) for fault in faults]
     planned = all_tests(horizon)
+    broken = [RuleTests(number, [], fault=trace) for number, trace in faults.items()]
     tested = {setting.setting: {test.claim for test in setting.tests} for setting in planned}
     untested = [
         row
-        for number, setting in enumerate(subject.settings)
-        if setting.is_random(subject.sampling) and not isinstance(known[number], Fault)
-        for row in untested_law(subject, setting, options, tested.get(number, set()))
+        for number in random
+        if number not in faults
+        for row in untested_law(subject, subject.settings[number], options, tested.get(number, set()))
     ]
     return AuditPlan([*planned, *broken], horizon, untested)
 

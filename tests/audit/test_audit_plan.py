@@ -17,7 +17,7 @@ from sdbench.audit.subject import AuditedRule, Subject
 from sdbench.audit.texts import TextBatch
 from sdbench.cli import compose_run
 from sdbench.types import Verdict
-from sdbench.verify import Block, CascadeChow, Diversed, Exact, FLy, FuzzyTV, Head, Joint, Synthetic, Typical
+from sdbench.verify import Block, CascadeChow, Diversed, Exact, FLy, FuzzyTV, Head, Joint, Lenience, Synthetic, Typical
 from sdbench.verify.tokenwise import draw_bonus
 
 WIDE = 40  # ids: 40^4 texts are too many to enumerate
@@ -82,6 +82,34 @@ class KeepsTooMuch(Block):
 def test_a_joint_rule_that_keeps_too_much_is_caught_by_acceptance(wide_pair):
     report = report_of(wide_pair, KeepsTooMuch(), ("acceptance",))
     assert verdicts(report)["acceptance"] == "violated"
+
+
+class CannotAccept(Lenience):
+    """Judges blocks, but raises where it is asked for its law."""
+
+    def __call__(self, evidence, u, state=None):
+        return Exact()(evidence, u, state)
+
+    def accept(self, p, q):
+        raise ZeroDivisionError("no such law")
+
+
+class HasNoOutcomes(Block):
+    def outcomes(self, evidence, prompt, texts):
+        raise ZeroDivisionError("no such law")
+
+
+@pytest.mark.parametrize("rule", [CannotAccept(0.5), HasNoOutcomes()], ids=lambda rule: type(rule).__name__)
+def test_a_rule_that_raises_while_its_law_is_computed_is_violated_and_other_settings_are_tested(wide_pair, rule):
+    settings = [AuditedRule("raises", rule), AuditedRule("exact", Exact())]
+    subject = Subject(settings, *wide_pair, [[0, 1, 2, 0, 1]], num_draft=2, budget=4)
+    report = audit(subject, AuditOptions(tv=1, samples=300))
+    assert report.verdict == "violated"
+    (row,) = [row for row in report.rows if (row.setting, row.claim) == ("raises", "runs")]
+    assert row.sentence.startswith("ZeroDivisionError: no such law")
+    of_exact = {row.claim: row.verdict for row in report.rows if row.setting == "exact"}
+    assert set(of_exact) >= {"prefixes", "pit", "acceptance", "q", "counters", "greedy"}
+    assert set(of_exact.values()) == {"sound"}
 
 
 class Peeks(Joint):
