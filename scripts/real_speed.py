@@ -26,7 +26,8 @@ import pandas as pd
 import torch
 import transformers
 
-from scripts.bench_engine import FEW_WS, HEAD, SHORT, WS, Bench, Figure, over_bare
+from scripts.bench_context import SHORT
+from scripts.bench_engine import FEW_WS, HEAD, WS, Bench, Figure, over_bare
 from scripts.bench_tools import Call, Stopwatch, time_engines
 from scripts.real_pair import pair_of
 from sdbench import generate, tasks
