@@ -6,14 +6,16 @@
 TARGET and DRAFT are GGUF files or folders. The texts are successive pieces of 128 tokens of HumanEval's prompts. Part `forwards`
 divides the time of whole calls without measures by that of their model forwards, repeated without the engine; `rounds` divides the
 time of rounds, without measures and with all measures of a run, by that of the forwards in them. `recorded` compares steps that are
-traced (the default of narrow models) with steps that run eagerly (the default at this size), `context` pieces of 4,000 tokens with
-pieces of 500, and `packed` packed weights (model.packed=true) with plain weights. The ways that are compared take turns in one
-process, on a machine where nothing else runs; a figure is the median of ratios, with their smallest and largest, after a warm-up.
-`out` gets speed.csv and speed.md; figures of other parts in them are kept.
+traced (the default of narrow models) with steps that run eagerly (the default at this size), and has the CPU-seconds of tracing;
+`context` compares pieces of 4,000 tokens with pieces of 500, and `packed` packed weights (model.packed=true) with plain weights.
+The ways that are compared take turns in one process, on a machine where nothing else runs; a figure is the median of ratios, with
+their smallest and largest, after a warm-up. `out` gets speed.csv and speed.md; figures of other
+parts in them are kept.
 """
 
 import sys
-from collections.abc import Collection, Iterable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import asdict
 from functools import partial
 from itertools import chain
@@ -49,6 +51,8 @@ DEFAULTS = {
 }
 PROMPT = 128
 GREEDY: dict[str, Any] = {"temperature": 0}
+LAWS: dict[str, dict[str, Any]] = {"T = 0": GREEDY, "T = 1": {}}
+NUCLEUS: dict[str, dict[str, Any]] = {"T = 1, top_p = 0.95": {"top_p": 0.95}}
 ROUNDS = {"a token of the target alone": 0, "a lossless round of 5 drafts": 5}
 
 
@@ -64,13 +68,15 @@ def over_generate(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def settings(bench: Bench, measure: bool) -> Iterator[tuple[str, list[list[int]], dict[str, Any]]]:
-    """Yield name, texts and options of calls with all measures of a run, or with none: one text and 32, at T = 0 and 1."""
+def settings(
+    bench: Bench, measure: bool, laws: Mapping[str, dict[str, Any]] = LAWS
+) -> Iterator[tuple[str, list[list[int]], dict[str, Any]]]:
+    """Yield name, texts and options of calls with all measures of a run, or with none: one text and 32, at each law."""
     single, texts = bench.prompts(1, PROMPT), bench.prompts(32, PROMPT // 2)
     kind = "all measures" if measure else "no measures"
-    for temperature, more in enumerate((GREEDY, {})):
-        yield f"batch 1, {kind}, T = {temperature}", single, {"batch_size": 1, "measure": measure, **more}
-        yield f"batch 32, {kind}, T = {temperature}", texts, {"measure": measure, **more}
+    for law, more in laws.items():
+        yield f"batch 1, {kind}, {law}", single, {"batch_size": 1, "measure": measure, **more}
+        yield f"batch 32, {kind}, {law}", texts, {"measure": measure, **more}
 
 
 def over_forwards(bench: Bench) -> Iterator[Figure]:
@@ -84,7 +90,7 @@ def over_its_forwards(bench: Bench) -> Iterator[Figure]:
 
     Prompts are read outside rounds. Unlike `over_forwards` this needs no second run, during which the machine's speed may change.
     """
-    for name, texts, more in chain(settings(bench, measure=False), settings(bench, measure=True)):
+    for name, texts, more in chain(settings(bench, measure=False), settings(bench, measure=True, laws=LAWS | NUCLEUS)):
         more |= {"capture": "off"}
         bench.ours(texts, [0.5], **more)
         ratios, count, engine = [], 0, bench.engine("off")
@@ -115,6 +121,19 @@ def recorded_over_eager(bench: Bench) -> Iterator[Figure]:
     for name, texts, more in settings(bench, measure=False):
         recorded, eager = (partial(bench.ours, texts, [0.5], mode, **more) for mode in ("trace", "off"))
         yield bench.rival(f"{name}: tokens/s with recorded steps over those without", recorded, eager)
+    for name, texts, more in settings(bench, measure=False, laws={"T = 0": GREEDY}):
+        seconds = []
+        for _ in range(bench.repeats):
+            bench.engines.pop("trace", None)  # a new engine has no traces
+            first, second = (cpu_seconds(partial(bench.ours, texts, [0.5], "trace", **more)) for _ in range(2))
+            seconds.append(first - second)
+        yield bench.figure(f"{name}: CPU-seconds of tracing the steps of a call, at its first run", seconds)
+
+
+def cpu_seconds(work: Callable[[], object]) -> float:
+    started = time.process_time()
+    work()
+    return time.process_time() - started
 
 
 def costs(engine: Engine, texts: list[list[int]], num_draft: int, new: int) -> tuple[float, float]:

@@ -38,15 +38,23 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
     assert real_speed.main([*words, "parts=recorded"]) == 0
     recorded = pd.read_csv(tmp_path / "speed.csv")[13:]
     assert list(recorded["name"]) == [
-        f"batch {rows}, no measures, T = {temperature}: tokens/s with recorded steps over those without"
-        for temperature in (0, 1)
-        for rows in (1, 32)
+        *(
+            f"batch {rows}, no measures, T = {temperature}: tokens/s with recorded steps over those without"
+            for temperature in (0, 1)
+            for rows in (1, 32)
+        ),
+        *(
+            f"batch {rows}, no measures, T = 0: CPU-seconds of tracing the steps of a call, at its first run"
+            for rows in (1, 32)
+        ),
     ]
     assert (recorded["median"] > 0).all()
     assert real_speed.main([*words, "parts=rounds"]) == 0
-    rounds = pd.read_csv(tmp_path / "speed.csv")[17:]
+    rounds = pd.read_csv(tmp_path / "speed.csv")[19:]
     names = list(before["name"][1:].str.replace("over bare forwards", "a round over the forwards in it"))
-    assert list(rounds["name"]) == [*names, *(name.replace("no measures", "all measures") for name in names)]
+    measured = [name.replace("no measures", "all measures") for name in names]
+    nucleus = [name.replace("T = 1", "T = 1, top_p = 0.95") for name in measured[2:]]
+    assert list(rounds["name"]) == [*names, *measured, *nucleus]
     assert (rounds["low"] > 1).all(), "the forwards are part of the rounds"
     for word, sentence in (
         ("new=7", "has figures of another pair, dtype or new=: give another out="),
@@ -60,7 +68,7 @@ def test_every_figure_is_measured_and_written(tmp_path, capsys):
         assert sentence in capsys.readouterr().err
     assert (figures["median"] > 0).all()
     assert figures["name"].is_unique
-    assert (tmp_path / "speed.md").read_text().count("\n| ") == 26, "a row per figure, and the head"
+    assert (tmp_path / "speed.md").read_text().count("\n| ") == 30, "a row per figure, and the head"
 
 
 def test_an_unknown_part_is_refused_before_anything_is_loaded(capsys):
