@@ -314,6 +314,27 @@ def test_a_folder_of_no_task_is_a_fault():
         RealFolder.of("notes")
 
 
+def weights_of(model: str, drafter: str) -> str:
+    """What the column of a table without packed weights says."""
+    file = "Q4_1 dequantised" if model.startswith("smollm2") else "Q4_K_M dequantised"
+    other = "plain" if drafter.startswith("healed") else f"{file}, int8" if drafter.startswith("itself") else file
+    other = "Q4_1 dequantised" if drafter in ("universal", "intersection") else other
+    return file if other == file else f"{file} and {other}"
+
+
+@pytest.mark.results
+def test_every_table_says_how_the_weights_were_stored():
+    for path in COMMITTED.glob("*/summary.csv"):
+        table = pd.read_csv(path)
+        assert list(table)[list(table).index("dtype") + 1] == "weights", path
+        expected = [weights_of(*row) for row in zip(table["model"], table["drafter"].fillna(""), strict=True)]
+        is_unpacked = ~table["weights"].str.endswith(", repacked")
+        assert table["weights"].str.removesuffix(", repacked").tolist() == expected, path
+        of_transformers = table["verifier"].isin(["generate", "assisted"])
+        is_packed = ("packed", "float32") if path.parent.name != "wmt-T1-learned" else ("learned",)
+        assert (is_unpacked == (of_transformers | (RealFolder.of(path.parent.name).part not in is_packed))).all(), path
+
+
 @pytest.mark.results
 def test_what_a_foreign_draft_shares_and_loses_is_what_the_documentation_says():
     rows = pd.read_csv(COMMITTED / "qwen-coder-smollm2-humaneval-drafters/drafters.csv").set_index("drafter")
