@@ -24,7 +24,12 @@ sys.path.insert(0, str(ROOT / "plugins" / "vllm"))
 from sdbench_vllm import seam  # noqa: E402
 from sdbench_vllm.adapter import PLACEHOLDER, FlatBatch, expand, judged, uniforms  # noqa: E402
 from sdbench_vllm.knobs import LOSSLESS, rule_of  # noqa: E402
-from sdbench_vllm.repairs import count_texts_with_stops, drop_drafts_of_zeros, rewind_on_the_cpu  # noqa: E402
+from sdbench_vllm.repairs import (  # noqa: E402
+    count_texts_with_stops,
+    drop_drafts_of_zeros,
+    drop_drafts_without_laws,
+    rewind_on_the_cpu,
+)
 from sdbench_vllm.seam import SEAM, differences  # noqa: E402
 
 V = 7
@@ -528,6 +533,61 @@ def test_zeros_in_place_of_drafts_are_never_kept(is_async):
         assert (runner._sample(None, None)[:, :3] == torch.tensor([[0, 0, 0], [0, 0, int(batch.bonus[1])]])).all()
     else:
         assert runner._draft_token_ids == [[], []]
+
+
+@pytest.mark.parametrize("lost", ["", "b", "ab", "abc"])
+def test_only_the_drafts_whose_laws_are_lost_are_dropped(lost, monkeypatch):
+    """vLLM drops the laws of the whole batch if those of a request are lost, and every sampled draft then counts as certain."""
+    names, rules = list("abc"), [Ensemble(0.5), Ensemble(0.3), Ensemble(0.7)]
+    batch = Flattened([3, 2, 3], seed=4)
+    batch.u[:, :-1] *= 0.5  # so that some drafts are kept
+    parts = dict(zip(names, batch.logs.split(batch.num_draft), strict=True))
+    monkeypatch.setattr("sdbench_vllm.adapter.uniforms", lambda *_: batch.u)
+
+    class Runner:
+        """Of vLLM's, the look-up of laws, which returns None if those of any request are lost."""
+
+        def __init__(self) -> None:
+            self.input_batch = SimpleNamespace(req_ids=names)
+            self.drafter = SimpleNamespace(_enable_probabilistic_draft_probs=True)
+            self.requests = {
+                name: SimpleNamespace(
+                    sampling_params=SimpleNamespace(extra_args=knobs(w=float(rule.w)), temperature=1.0)
+                )
+                for name, rule in zip(names, rules, strict=True)
+            }
+            self._draft_prob_req_ids = [name for name in names if name not in lost] or None
+            self._draft_probs = None
+            if self._draft_prob_req_ids:
+                held = [parts[name] for name in self._draft_prob_req_ids]
+                self._draft_probs = torch.stack([torch.nn.functional.pad(x, (0, 0, 0, 3 - len(x))) for x in held])
+
+        def _get_spec_decode_draft_probs(self, spec_decode_metadata):
+            if self._draft_probs is None:
+                return None
+            pairs = list(zip(self.input_batch.req_ids, spec_decode_metadata.num_draft_tokens, strict=True))
+            if any(name not in self._draft_prob_req_ids for name, count in pairs if count):
+                return None
+            rows = [self._draft_probs[self._draft_prob_req_ids.index(name), :count] for name, count in pairs if count]
+            return torch.cat(rows) if rows else None
+
+        def _sample(self, logits, spec_decode_metadata):
+            laws = self._get_spec_decode_draft_probs(spec_decode_metadata)
+            metadata = SimpleNamespace(all_greedy=False, all_random=True, temperature=torch.ones(3), generators={})
+            ids = spec_decode_metadata.draft_token_ids, batch.num_draft, 3, None
+            return seam.rejection_sample(*ids, laws, batch.logits, batch.bonus, metadata)
+
+        def _bookkeeping_sync(self, scheduled):
+            return ({}, None)
+
+    seam._say_whose_rows(Runner)
+    drop_drafts_without_laws(Runner)
+    metadata = SimpleNamespace(draft_token_ids=batch.ids, num_draft_tokens=batch.num_draft)
+    emitted = [[token for token in row if token != PLACEHOLDER] for row in Runner()._sample(None, metadata).tolist()]
+    by_rule = [batch.by_hand(row, rule, is_greedy=False) for row, rule in enumerate(rules)]
+    assert all(len(row) > 1 for row in by_rule), "a draft of each is kept by its rule"
+    for name, row, expected in zip(names, emitted, by_rule, strict=True):
+        assert (len(row) == 1) if name in lost else (row == expected)
 
 
 def test_drafts_come_with_log_laws_at_temperature_0_too():

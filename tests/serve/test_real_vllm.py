@@ -169,8 +169,8 @@ def test_no_process_of_a_run_is_left(greedy):
 
 
 @contextmanager
-def plugged(folder: Path, **speculative: object) -> Iterator[str]:
-    """The address of a server with the plug-in of this source tree."""
+def plugged(folder: Path, more: Mapping[str, object] | None = None, **speculative: object) -> Iterator[str]:
+    """The address of a server with the plug-in of this source tree. `more`: arguments of the server."""
     port = port_of("127.0.0.1", None)
     args = {
         "model": embedded.path("llama-tiny", "target"),
@@ -180,6 +180,7 @@ def plugged(folder: Path, **speculative: object) -> Iterator[str]:
         "dtype": "float32",
         "per_request_spec_decode_metrics": "detailed",
         "enable_per_request_metrics": True,
+        **(more or {}),
     }
     speculative = {
         "method": "draft_model",
@@ -355,6 +356,23 @@ def test_beyond_the_drafters_context_there_are_no_drafts_and_stop_strings_cost_n
         ids, counts = answer(stop=[text[len(text) // 3 :][:3]])
         assert len(ids) < 100, "it ended at the string"
         assert sum(counts["per_step_drafted"]) > 0
+
+
+def test_only_the_drafts_whose_laws_are_lost_are_dropped(tmp_path):
+    """Sixteen requests of six slots, a step of 48: vLLM judged all drafts as certain. w = 0 keeps what is not dropped."""
+    extra = {"sdbench_rule": "sdbench.verify.Ensemble", "sdbench_knobs": json.dumps({"w": 0.0})}
+    body = {"max_tokens": 40, "temperature": 1.0, "ignore_eos": True, "vllm_xargs": extra}
+    with plugged(tmp_path, {"max_num_batched_tokens": 48, "max_num_seqs": 16}) as url, ThreadPoolExecutor(16) as pool:
+        jobs = [pool.submit(post, url, body | {"prompt": list(range(20 + n, 30 + n)), "seed": n}) for n in range(16)]
+        answers = [job.result() for job in jobs]
+    assert {status for status, _ in answers} == {200}
+    counts = [json.loads(page)["metrics"]["speculative_decoding"] for _, page in answers]
+    names = ("per_step_accepted", "per_step_drafted")
+    steps = [step for each in counts for step in zip(*(each[name] for name in names), strict=True)]
+    num_dropped = sum(accepted == 0 for accepted, _ in steps)
+    assert all(accepted in (0, drafted) for accepted, drafted in steps)
+    assert 0 < num_dropped < len(steps), "some laws were lost, and those of others were not"
+    assert "Missing cached draft probabilities" not in (tmp_path / "log").read_text()
 
 
 def refusal(extra: Mapping[str, str], temperature: float) -> str | None:

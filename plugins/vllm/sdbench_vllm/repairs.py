@@ -1,8 +1,9 @@
-"""Repairs of vLLM 0.32 by the plug-in: counts that are not sent, drafts that no model has drawn, the state of a generator."""
+"""Repairs of vLLM 0.32 by the plug-in: unsent counts, drafts that no model has drawn, lost laws of drafts, a generator's state."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 
@@ -45,6 +46,41 @@ def drop_drafts_of_zeros(runner: Any) -> None:
             self._draft_token_ids = [[] for _ in self.input_batch.req_ids]
 
     runner._copy_draft_token_ids_to_cpu = _copy_draft_token_ids_to_cpu
+
+
+def drop_drafts_without_laws(runner: Any) -> None:
+    """Treat the drafts of a request as missing in a step for which vLLM no longer has the laws that they were drawn from.
+
+    vLLM keeps only the laws of the last step, but a request that a step left out for lack of room keeps its drafts. vLLM then
+    judges the drafts of the whole batch as if they had been certain. The slots are scheduled already, so the counts of the request
+    contain these drafts as rejected.
+    """
+    import torch
+
+    from sdbench_vllm.adapter import PLACEHOLDER
+
+    inner = runner._get_spec_decode_draft_probs
+
+    def _get_spec_decode_draft_probs(self: Any, spec_decode_metadata: Any) -> Any:
+        counts = spec_decode_metadata.num_draft_tokens
+        is_drawn = self._draft_probs is not None or getattr(self.drafter, "_enable_probabilistic_draft_probs", False)
+        known = set(() if self._draft_probs is None else self._draft_prob_req_ids)
+        names = self.input_batch.req_ids
+        left = [count if not is_drawn or name in known else 0 for name, count in zip(names, counts, strict=True)]
+        if left == counts:
+            return inner(self, spec_decode_metadata)
+        ids = spec_decode_metadata.draft_token_ids
+        is_lost = [kept < count for kept, count in zip(left, counts, strict=True) for _ in range(count)]
+        lost = torch.tensor(is_lost, device=ids.device)  # [num_tokens]
+        spec_decode_metadata.draft_token_ids = ids.masked_fill(lost, PLACEHOLDER)
+        rows = inner(self, SimpleNamespace(num_draft_tokens=left))
+        if rows is None:  # no draft of the batch is left
+            return None
+        laws = rows.new_zeros(len(ids), rows.shape[-1])
+        laws[~lost] = rows
+        return laws
+
+    runner._get_spec_decode_draft_probs = _get_spec_decode_draft_probs
 
 
 def rewind_on_the_cpu(runner: Any) -> None:

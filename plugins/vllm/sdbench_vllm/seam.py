@@ -44,6 +44,7 @@ SEAM = {
     "vllm.v1.core.sched.scheduler:check_stop": ("request", "max_model_len"),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner._sample": ("self", "logits", "spec_decode_metadata"),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner._bookkeeping_sync": ("self",),
+    "vllm.v1.worker.gpu_model_runner:GPUModelRunner._get_spec_decode_draft_probs": ("self", "spec_decode_metadata"),
     "vllm.v1.worker.gpu_model_runner:GPUModelRunner._copy_draft_token_ids_to_cpu": (
         *("self", "scheduler_output", "zeros_only"),
     ),
@@ -101,7 +102,12 @@ def install() -> None:
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner  # pyright: ignore[reportMissingImports]
 
     from sdbench_vllm.adapter import expand
-    from sdbench_vllm.repairs import count_texts_with_stops, drop_drafts_of_zeros, rewind_on_the_cpu
+    from sdbench_vllm.repairs import (
+        count_texts_with_stops,
+        drop_drafts_of_zeros,
+        drop_drafts_without_laws,
+        rewind_on_the_cpu,
+    )
 
     sampler.rejection_sample = rejection_sample
     sampler.expand_batch_to_tokens = expand
@@ -113,6 +119,7 @@ def install() -> None:
     _check_in_the_front_end(SamplingParams)
     _say_whose_rows(GPUModelRunner)
     drop_drafts_of_zeros(GPUModelRunner)
+    drop_drafts_without_laws(GPUModelRunner)
     rewind_on_the_cpu(GPUModelRunner)
     sampler.sdbench_is_in = True
     _log.warning("sdbench's rules verify the drafts of this server (V1 runner)")
