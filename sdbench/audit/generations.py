@@ -10,7 +10,7 @@ token depends only on the text before it, on a length limit, and on no end token
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from sdbench.config import ConfigError, show
 from sdbench.prepare.progress import warn
 
 MAX_TOKENS = 64  # of a text that are tested
+STARTS = ("", "\n", "a")  # texts behind which a completion is tokenized, in this order, until its ids decode to it
 
 
 def audit_file(given: AuditCommand) -> AuditReport:
@@ -114,12 +115,13 @@ def ids_of(
     """
     numbers: dict[tuple[int, ...], int] = {}
     which, texts = [], []
-    encode: Callable[..., list[int]] = tokenizer.encode
     for number, row in lines:
-        prompt = row["prompt"] if isinstance(row["prompt"], list) else list(tokenizer(row["prompt"])["input_ids"])
-        new = row["tokens"] if "tokens" in row else encode(row["completion"], add_special_tokens=False)
-        wrong = [token for token in [*prompt, *new] if not isinstance(token, int) or not 0 <= token < num_ids]
         at = f"generations={show(file)}: line {number}"
+        prompt = row["prompt"] if isinstance(row["prompt"], list) else list(tokenizer(row["prompt"])["input_ids"])
+        new = row["tokens"] if "tokens" in row else ids_of_completion(tokenizer, row["completion"])
+        if new is None:
+            raise ConfigError(f"{at} has a completion to which no ids of this model's tokenizer decode: give tokens")
+        wrong = [token for token in [*prompt, *new] if not isinstance(token, int) or not 0 <= token < num_ids]
         if wrong:
             raise ConfigError(
                 f"{at} has the token {show(wrong[0])}, but this model's ids go from 0 to {num_ids - 1}: "
@@ -145,3 +147,24 @@ def ids_of(
     if len(texts) < len(lines):
         warn(f"{len(lines) - len(texts)} of {len(lines)} texts end before their first token and say nothing")
     return [list(prompt) for prompt in numbers], which, texts
+
+
+def ids_of_completion(tokenizer: Any, completion: str) -> list[int] | None:
+    """Return ids that decode to this text behind another; None if none are found.
+
+    A SentencePiece tokenizer puts a blank before a text, which the continuation of a text does not have.
+    """
+
+    def encode(text: str) -> list[int]:
+        return list(tokenizer.encode(text, add_special_tokens=False)) if text else []
+
+    def decode(ids: list[int]) -> str:
+        return str(tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False))
+
+    before = encode("a")
+    for start in STARTS:
+        beginning, whole = encode(start), encode(start + completion)
+        new = whole[len(beginning) :]
+        if whole[: len(beginning)] == beginning and decode([*before, *new]) == decode(before) + completion:
+            return new
+    return None

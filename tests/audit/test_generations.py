@@ -7,17 +7,20 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from tokenizers import Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from sdbench import embedded
 from sdbench.audit import pairs
 from sdbench.audit.claims import PAIRS, TableTest
 from sdbench.audit.evidence import CountEvidence, least_tv
+from sdbench.audit.generations import ids_of
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
 from sdbench.audit.plan import threshold
 from sdbench.audit.source import Forwards, Sampling
 from sdbench.audit.texts import TextBatch
 from sdbench.cli import main as front_door
+from sdbench.config import ConfigError
 
 WIDE, STOPS, BUDGET = 40, tuple(range(30, 40)), 4
 PROMPTS = [[0, 1, 2, 0, 1], [3, 1]]
@@ -110,6 +113,41 @@ def test_the_power_of_prefixes_is_that_of_their_hardest_table():
     assert (first.view, first.untested, pair.view, pair.untested) == ("first tokens", PAIRS, PAIRS, "")
     assert first.least < 0.05 < pair.least == both.least([500], threshold(2))
     assert (first.value, pair.value) == (0, pytest.approx(0.5))
+
+
+def sentencepiece(*more: Any) -> PreTrainedTokenizerFast:
+    """As Llama 2 has it: a blank is put before every text, and the first one is removed when ids are decoded."""
+    model = Tokenizer(models.BPE())
+    model.normalizer = normalizers.Sequence([*more, normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    model.pre_tokenizer = pre_tokenizers.Split("▁", "merged_with_next")
+    model.decoder = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+    trainer = trainers.BpeTrainer(vocab_size=70, initial_alphabet=["\n"], show_progress=False)
+    model.train_from_iterator(pairs.CORPORA, trainer)
+    return PreTrainedTokenizerFast(tokenizer_object=model)
+
+
+def test_completions_of_a_tokenizer_that_adds_a_blank_get_the_ids_that_were_sampled():
+    """Tokenized alone, "a" got the ids of " a"."""
+    tokenizer = sentencepiece()
+    texts = [tokenizer.encode(text, add_special_tokens=False) for text in pairs.CORPORA]
+    lines, expected = [], []
+    for ids in texts:
+        for cut in range(1, len(ids)):
+            completion = tokenizer.decode(ids).removeprefix(tokenizer.decode(ids[:cut]))
+            lines.append((len(lines) + 1, {"prompt": ids[:cut], "completion": completion}))
+            expected.append(ids[cut:])
+    twice = [line for line in lines for _ in range(2)]
+    assert {completion["completion"][0] == " " for _, completion in lines} == {True, False}
+    new = ids_of("file", twice, tokenizer, len(tokenizer))[2][::2]
+    assert np.mean([got == wanted for got, wanted in zip(new, expected, strict=True)]) > 0.95
+    assert [tokenizer.decode([*row["prompt"], *ids]) for (_, row), ids in zip(lines, new, strict=True)] == [
+        tokenizer.decode([*row["prompt"], *ids]) for (_, row), ids in zip(lines, expected, strict=True)
+    ]
+
+
+def test_a_completion_that_no_ids_decode_to_is_refused():
+    with pytest.raises(ConfigError, match=r"line 7 has a completion to which no ids .* decode: give tokens"):
+        ids_of("file", [(7, {"prompt": [1], "completion": "The"})] * 2, sentencepiece(normalizers.Lowercase()), 999)
 
 
 def test_prefixes_that_texts_of_one_token_do_not_have_are_named(tmp_path, capsys):
