@@ -1,8 +1,10 @@
 """Rows: shipped grammars, local files, and files that are not what they should be. The hub's are in tests/lm/test_load.py."""
 
 import json
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -20,6 +22,21 @@ def test_a_local_file_wins_over_the_id_and_keeps_its_order(tmp_path):
         "\ufeff" + "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows) + "\n", encoding="utf-8"
     )
     assert load("openai/gsm8k", "main", "test", data=str(path)).rows == rows
+
+
+def test_the_rows_of_the_real_pair_are_as_its_page_lists_them(real_data):
+    page = (Path(__file__).parents[2] / "results/real/README.md").read_text()
+    table = [line.strip("| ").split(" | ") for line in page.splitlines() if re.match(r"\| `\w+\.jsonl` \|", line)]
+    assert len(table) == 8
+    columns: list[str] = []
+    for name, _, _, count, listed in table:
+        rows = [json.loads(line) for line in (real_data / name.strip("`")).read_text(encoding="utf-8").splitlines()]
+        assert len(rows) == int(re.split("[:,]", count)[0])
+        columns = columns if listed == "the same" else re.split(", |: ", listed)
+        assert {key for row in rows for key in row} | set(rows[0].get("translation", {})) == set(columns)
+        if "task_id" in count:
+            first, *_, last = re.split(r", | and | to ", count.partition("task_id ")[2])
+            assert [str(rows[0]["task_id"]), str(rows[-1]["task_id"])] == [first, last]
 
 
 def test_a_parquet_file_is_read_too(tmp_path):
