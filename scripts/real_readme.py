@@ -213,7 +213,7 @@ def pooled_over_assisted(folders: Sequence[Path]) -> str:
         return ""
     ratio = rates_interval(pd.concat(pairs).to_numpy(dtype="float64"), (1, -1))
     return (
-        f"On {len(pairs)} tasks together, {ratio.n} texts, answers of lossless decoding come {format_interval(ratio, 2)} "
+        f"On {len(pairs)} tasks together, {ratio.n} texts, answers of lossless decoding come {format_interval(ratio, 3)} "
         "times as soon as\nthose of assisted `generate`: the seconds of all answers, with their prompts, of the one over those of "
         "the other.\n\n"
     )

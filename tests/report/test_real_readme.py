@@ -30,6 +30,6 @@ def test_lossless_is_pooled_at_the_draft_length_of_assisted_generation(tmp_path)
     }
     folders = [write_times(tmp_path / name, times) for name in ("wmt-packed", "mbpp-packed")]
     sentence = pooled_over_assisted(folders)
-    assert sentence.startswith("On 2 tasks together, 8 texts, answers of lossless decoding come 1.50 [1.50, 1.50] ")
+    assert sentence.startswith("On 2 tasks together, 8 texts, answers of lossless decoding come 1.500 [1.500, 1.500] ")
     other = write_times(tmp_path / "xsum-packed", {("assisted", 1): 3.0, ("lossless", 5): 2.0})
     assert "On 2 tasks together, 8 texts" in pooled_over_assisted([*folders, other])
