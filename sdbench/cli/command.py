@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from sdbench.config import ConfigError, member_options, nearest, show
-from sdbench.tasks import refuse_beside_data
+from sdbench.config.checks import refuse_beside_data
 from sdbench.words import ESCAPE, key_of
 
 CLASS_GROUPS = (

@@ -8,6 +8,8 @@ from pathlib import Path
 
 from sdbench.imports import first_missing
 
+OF_THE_HUB = ("split", "shots_split", "revision", "dataset_config")  # options that `data` leaves without effect
+
 
 class ConfigError(ValueError):
     """A mistake of the user, as one sentence."""
@@ -113,3 +115,16 @@ def require_lm_eval(paths: Iterable[str]) -> None:
         raise ConfigError(
             f"lm_eval {version('lm_eval')} has no {missing}, which sdbench uses: install lm-eval 0.4.13 or a later 0.4"
         )
+
+
+def refuse_beside_data(options: Mapping[str, object]) -> None:
+    """Raise ConfigError for an option of the hub's data set that is given beside a file. A training names its split, train."""
+    if options.get("data") in (None, "null"):
+        return
+    for name in OF_THE_HUB:
+        value = options.get(name)
+        if value not in (None, "null") and (name, value) != ("split", "train"):
+            raise ConfigError(
+                f"task.{name}={show(value)} has no effect beside task.data={show(options['data'])}, whose rows are all read: "
+                "remove one of the two"
+            )

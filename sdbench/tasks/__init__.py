@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import FAMILIES, ConfigError, config_dir, member_options, nearest, show
+from sdbench.config import FAMILIES, config_dir, member_options, nearest
+from sdbench.config.checks import refuse_beside_data
 from sdbench.imports import import_object
 
 if TYPE_CHECKING:
     from sdbench.tasks.base import DataTask
-
-OF_THE_HUB = ("split", "shots_split", "revision", "dataset_config")  # options that `data` leaves without effect
 
 __all__ = ["build", "load", "names", "options"]
 
@@ -42,19 +40,6 @@ def load(name: str, **options: Any) -> DataTask:
     refuse_beside_data(options)
     tree = {key: value for key, value in _tree(config_dir() / "task" / f"{file}.yaml").items() if key != "choices"}
     return build(**{**tree, **member, **options})
-
-
-def refuse_beside_data(options: Mapping[str, Any]) -> None:
-    """Raise ConfigError for an option of the hub's data set that is given beside a file. A training names its split, train."""
-    if options.get("data") in (None, "null"):
-        return
-    for name in OF_THE_HUB:
-        value = options.get(name)
-        if value not in (None, "null") and (name, value) != ("split", "train"):
-            raise ConfigError(
-                f"task.{name}={show(value)} has no effect beside task.data={show(options['data'])}, whose rows are all read: "
-                "remove one of the two"
-            )
 
 
 def options(name: str) -> list[str]:
