@@ -125,8 +125,9 @@ class RoundBatch:
         return self.begin[:, None] + torch.arange(self.drafts.shape[1])
 
     def first(self, count: int) -> Self:
-        """Return at most `count` of the rounds, evenly spread."""
-        return self.rows(torch.arange(0, len(self.text), max(1, -(-len(self.text) // count))))
+        """Return at most `count` of the rounds, chosen at random: even steps could select the first round of every text."""
+        order = torch.randperm(len(self.text), generator=torch.Generator().manual_seed(0))
+        return self.rows(order[:count].sort().values)
 
     def rows(self, index: Tensor) -> Self:
         return type(self)(*(getattr(self, name)[index] for name in self.__dataclass_fields__))

@@ -25,6 +25,7 @@ from sdbench.audit.outcomes import UnknownLawError, outcomes, why_unknown
 from sdbench.audit.plan import threshold
 from sdbench.audit.source import Forwards, Sampling, Tables, evidence_of
 from sdbench.audit.subject import AuditedRule, Subject
+from sdbench.audit.texts import RoundBatch
 from sdbench.cli import main as front_door
 from sdbench.types import DraftBlock, Evidence, Verdict
 from sdbench.verify import ASD, Block, Cactus, Coin, Ensemble, Exact, FLy, Lenience, Sure, Typical, Within
@@ -275,3 +276,14 @@ def test_a_budget_holds_for_the_text_and_not_for_each_round():
     assert not honest.deviations
     assert forgetful.deviations
     assert all("its budget is 0.5" in message for message in forgetful.deviations)
+
+
+def test_rounds_that_are_chosen_are_not_the_same_round_of_every_text():
+    """Of texts with two rounds each, even steps chose the first ones only."""
+    begin = torch.arange(4000) % 2 * 4
+    empty = torch.zeros(4000, 1)
+    rounds = RoundBatch(begin, begin, begin, *[empty] * 2, *[begin] * 3, *[empty] * 2)
+    chosen = rounds.first(2000)
+    assert len(chosen.begin) == 2000
+    assert (chosen.begin == 0).sum().item() == pytest.approx(1000, abs=110), "five standard errors"
+    assert len(rounds.first(9000).begin) == 4000
