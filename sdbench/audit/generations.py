@@ -22,6 +22,7 @@ from sdbench.audit.plan import RuleTests
 from sdbench.audit.report import AuditReport
 from sdbench.audit.source import Forwards, Sampling
 from sdbench.audit.texts import TextBatch
+from sdbench.audit.untested import UNCERTAIN_CUT, row_of
 from sdbench.config import ConfigError, show
 from sdbench.prepare.progress import warn
 
@@ -53,6 +54,10 @@ def audit_file(given: AuditCommand) -> AuditReport:
     loaded = pair.load(metadata)
     source = Forwards({"target": loaded.target}, prompts, num_ids)
     sampling = Sampling(run.temperature, run.top_k, run.top_p)
+    name = Path(file).stem
+    if sampling.is_cut_uncertain(loaded.target.dtype):
+        rows = [row_of(name, claim, UNCERTAIN_CUT) for claim in ("prefixes", "pit") if claim in options.claims]
+        return AuditReport(f"{name}-{run.model.name}", rows, len(texts), device=loaded.target.device)
     claimed = ClaimedLaw(source, sampling, None, has_draft=False, is_exact=False, excluded=removed or ())
     width = min(MAX_TOKENS, max(map(len, texts)))
     tests: list[ClaimTest] = []
@@ -68,7 +73,7 @@ def audit_file(given: AuditCommand) -> AuditReport:
         tests.append(EmittedTest("pit", sum(map(len, texts)), claimed=claimed))
     setting = RuleTests(0, tests)
     setting.add((TextBatch.of(which, [text[:width] for text in texts], width), None))
-    name, rows = Path(file).stem, setting.results(Path(file).stem, len(tests), options)
+    rows = setting.results(name, len(tests), options)
     return AuditReport(f"{name}-{run.model.name}", rows, len(texts), device=loaded.target.device)
 
 

@@ -237,6 +237,8 @@ def token_tests(
     subject: Subject, setting: AuditedRule, source: Source, options: AuditOptions, horizon: int, is_known: bool
 ) -> list[ClaimTest]:
     """Return the tests where texts cannot be enumerated: of prefixes, and token by token."""
+    if subject.sampling.is_cut_uncertain(subject.target.dtype):
+        return []
     sampling, has_model, is_exact = subject.sampling, claims_draft_law(subject.helper), subject.rounding < 1e-6
     memoryless = setting.rule if is_memoryless(setting.rule) else None
     rule = None if setting.is_lossless else memoryless

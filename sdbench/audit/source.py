@@ -31,6 +31,11 @@ class Sampling:
     def is_greedy(self) -> bool:
         return self.temperature == 0
 
+    def is_cut_uncertain(self, dtype: torch.dtype) -> bool:
+        """Return whether rounding in this precision may decide which tokens top-k and top-p keep, however likely they are."""
+        has_cut = self.top_k is not None or (self.top_p is not None and self.top_p < 1)
+        return has_cut and not self.is_greedy and dtype.itemsize < 4
+
     def law(self, logits: Tensor) -> Tensor:
         """Return the distributions [..., V] in float64 of logits [..., V], by transformers' warpers; one-hot at temperature 0."""
         from transformers import TemperatureLogitsWarper, TopKLogitsWarper, TopPLogitsWarper

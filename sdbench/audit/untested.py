@@ -7,6 +7,8 @@ from sdbench.audit.laws import claims_draft_law
 from sdbench.audit.report import ClaimResult
 from sdbench.audit.subject import AuditedRule, Subject
 
+UNCERTAIN_CUT = "rounding in half precision moves the cut of top_k and top_p (use dtype=float32)"
+
 
 def row_of(name: str, claim: str, why: str) -> ClaimResult:
     return ClaimResult(name, claim, "too few", 0, None, None, 0, note=f"{why}, so it was not tested")
@@ -63,6 +65,8 @@ def _why_untested(subject: Subject, setting: AuditedRule, claim: str) -> str:
         return f"{drafter} does not declare that it draws from the draft model"
     if not setting.is_random(subject.sampling):
         return "at this temperature nothing is random"
+    if subject.sampling.is_cut_uncertain(subject.target.dtype):
+        return UNCERTAIN_CUT
     if claim == "acceptance":
         return f"the probability of keeping a draft of {drafter} is not known"
     texts = "texts" if setting.is_lossless else "lenient texts"

@@ -1,5 +1,6 @@
 """What the audit does not test it says: no setting is called sound whose law was not compared with anything."""
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,7 +11,7 @@ from sdbench.audit import native, pairs
 from sdbench.audit.claims import PAIRS, Effect
 from sdbench.audit.command import CLAIMS, AuditOptions, parse_audit
 from sdbench.audit.native import audit
-from sdbench.audit.plan import RuleTests, sample, threshold
+from sdbench.audit.plan import RuleTests, plan_tests, sample, threshold
 from sdbench.audit.report import AuditReport
 from sdbench.audit.source import Sampling
 from sdbench.audit.subject import AuditedRule, Subject
@@ -110,6 +111,23 @@ def test_a_rule_that_raises_while_its_law_is_computed_is_violated_and_other_sett
     of_exact = {row.claim: row.verdict for row in report.rows if row.setting == "exact"}
     assert set(of_exact) >= {"prefixes", "pit", "acceptance", "q", "counters", "greedy"}
     assert set(of_exact.values()) == {"sound"}
+
+
+@pytest.mark.parametrize("cut", [{"top_p": 0.8}, {"top_k": 3}], ids=["top_p", "top_k"])
+def test_a_cut_that_rounding_moves_is_no_evidence(wide_pair, cut):
+    """An engine whose logits differ by .1 keeps other tokens: one at the cut may have any probability."""
+    target, draft = (copy.deepcopy(model).bfloat16() for model in wide_pair)
+    assert Sampling(1.0, **cut).is_cut_uncertain(torch.float16)
+    assert not Sampling(1.0, **cut).is_cut_uncertain(torch.float32)
+    assert not Sampling(1.0, None, 1.0).is_cut_uncertain(torch.bfloat16)
+    subject = Subject([AuditedRule("rule", Exact())], target, draft, [[0, 1]], Sampling(1.0, **cut), budget=4)
+    row_count = {}
+    for claims in (CLAIMS, ("prefixes", "pit", "acceptance", "q")):
+        plan = plan_tests(subject, AuditOptions(tv=1, samples=300, claims=claims), subject.source())
+        row_count[claims] = [(row.claim, row.verdict) for row in plan.untested]
+        assert not plan.settings
+        assert "moves the cut of top_k and top_p (use dtype=float32), so it was not tested" in plan.untested[0].note
+    assert set(map(tuple, row_count.values())) == {(("prefixes", "too few"),)}
 
 
 class Peeks(Joint):

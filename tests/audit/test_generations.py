@@ -115,6 +115,19 @@ def test_the_power_of_prefixes_is_that_of_their_hardest_table():
     assert (first.value, pair.value) == (0, pytest.approx(0.5))
 
 
+def test_texts_of_half_precision_with_a_cut_are_not_tested(tmp_path, capsys):
+    file = tmp_path / "theirs.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": [5], "tokens": [6, n]}) for n in range(50)))
+    words = [f"generations={file}", "model=llama-tiny", "temperature=1", "top_p=0.5", f"out={tmp_path}"]
+    assert main([*words, "dtype=bfloat16"]) == 3
+    rows = json.loads((tmp_path / "audit.json").read_text())["rows"]
+    assert [(row["claim"], row["verdict"], row["samples"]) for row in rows] == [
+        ("prefixes", "too few", 0),
+        ("pit", "too few", 0),
+    ]
+    assert main([*words, "dtype=float32"]) == 1, "tokens that such a cut never leaves"
+
+
 def sentencepiece(*more: Any) -> PreTrainedTokenizerFast:
     """As Llama 2 has it: a blank is put before every text, and the first one is removed when ids are decoded."""
     model = Tokenizer(models.BPE())
