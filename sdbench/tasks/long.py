@@ -46,7 +46,7 @@ class LongTiny(CnnDm):
 
     PROTOCOLS = Protocol.read("long")
     WORDS: ClassVar[tuple[str, ...]] = ("entropy",)
-    metric = "score"
+    usual_metric = "score"
     metrics = (Metric("score", "share"), *(Metric(kind, "share", stats="ratio") for kind in KINDS))
     scores_rows = True  # the article decides `copy`, and the id the kind of question
     padded_by = "length"
