@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 import torch
 from numpy.typing import NDArray
+from scipy.special import logsumexp
 from torch import Tensor
 
 from sdbench.audit import pairs, transformers_backend
 from sdbench.audit.checks import check_greedy
 from sdbench.audit.claims import LawTest
 from sdbench.audit.command import AuditOptions
-from sdbench.audit.evidence import AcceptanceEvidence, CountEvidence, least_tv
+from sdbench.audit.evidence import TILTS, AcceptanceEvidence, CountEvidence, least_tv
 from sdbench.audit.laws import DraftedBlocks, TextLaws
 from sdbench.audit.outcomes import UnknownLawError, outcomes, why_unknown
 from sdbench.audit.plan import threshold
@@ -51,6 +52,20 @@ def test_an_e_value_has_the_mean_one():
                 counts = CountEvidence(LAW, 1000)
                 total += ways * float(np.prod(LAW**seen)) * float(np.exp(counts.log_e(np.append(seen, [0, 0]))))
     assert abs(total - 1) < 1e-12
+
+
+@pytest.mark.parametrize(("chance", "count"), [(0.001, 1000), (0.999, 1000), (0.3, 2000), (0.5, 4_000_000)])
+def test_the_stated_difference_in_acceptance_is_detected_at_both_ends(chance, count):
+    """It was caught in .08 and .01 of runs at variances of 1 and of a million: tilts end at 1 and 1/64."""
+    evidence, log_wanted = AcceptanceEvidence(), threshold(4)
+    evidence.add_kept(np.zeros(count, bool), np.full(count, chance))
+    least = evidence.least(log_wanted)
+    for other in (chance - least, chance + least):
+        if 0 <= other <= 1:
+            kept = np.random.default_rng(0).binomial(count, other, 4000)
+            log_e = logsumexp(np.array(TILTS) * kept[:, None] + evidence.log_ratio, axis=1) - np.log(len(TILTS))
+            assert (log_e >= log_wanted).mean() >= 0.93
+    assert any(0 <= other <= 1 for other in (chance - least, chance + least))
 
 
 def test_coins_have_the_mean_one_whatever_came_before():
