@@ -28,6 +28,7 @@ class Effect:
     """The difference between samples and claim, with a 95 % interval, and the smallest difference that would be detected.
 
     view: the kind of counts that `least` refers to, where several kinds are tested; untested: the kinds that could not be tested.
+    pooled: the share of that kind that is too rare to be counted singly, so that `least` excludes changes within it.
     """
 
     name: str
@@ -37,6 +38,7 @@ class Effect:
     least: float = float("nan")
     view: str = ""
     untested: str = ""
+    pooled: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +78,14 @@ class TableTest(ABC):
         leasts = self._leasts([counts.size for counts in self.parts[0]], log_wanted)
         weakest = int(np.argmax(leasts))
         untested = ", ".join(self.views[len(shown) :])
-        return Effect(self.quantity, *largest, leasts[weakest], self.views[weakest], untested)
+        pooled = sum(counts.size * counts.pooled for counts in self.parts[weakest]) / max(self.samples, 1)
+        return Effect(self.quantity, *largest, leasts[weakest], self.views[weakest], untested, pooled)
 
     def least(self, sizes: Sequence[int], log_wanted: float) -> float:
-        """Return the smallest TV, equal for all prompts, that these numbers of texts detect in every one of `views`."""
+        """Return the smallest TV, equal for all prompts, that these numbers of texts detect in every one of `views`.
+
+        Rare cells count as one, so changes among them are not included.
+        """
         return max(self._leasts(sizes, log_wanted))
 
     def _leasts(self, sizes: Sequence[int], log_wanted: float) -> list[float]:

@@ -43,6 +43,7 @@ class CountEvidence:
 
     law: Floats
     horizon: float
+    has_rest: bool = False  # the last cell stands for many
 
     def __post_init__(self) -> None:
         self.pool, self.expected = pool_rare(self.law, self.horizon)
@@ -56,6 +57,12 @@ class CountEvidence:
     @property
     def size(self) -> int:
         return int(self.seen.sum())
+
+    @property
+    def pooled(self) -> float:
+        """Return the probability of the cells that are not counted singly: a change among them is not detected."""
+        is_rest_single = self.has_rest and self.pool[-1] < len(self.expected) - 2
+        return float(self.expected[-2] + (self.law[-1] if is_rest_single else 0.0))
 
     def log_e(self, seen: Floats | None = None) -> Floats:
         """Return log e [...] of counts [..., C]; infinite where a cell of probability 0 was seen."""

@@ -100,7 +100,7 @@ class PrefixTest(TableTest):
             second = torch.cat(parts) if parts else torch.zeros(0, vocab, dtype=torch.float64)
             law = (first[likely, None] * second).flatten()
             law = torch.cat((law, (1 - law.sum()).clamp_min(0)[None]))
-            seconds.append(CountEvidence((law / law.sum()).numpy(), horizon))
+            seconds.append(CountEvidence((law / law.sum()).numpy(), horizon, has_rest=True))
         self.parts = [firsts, *([seconds] if self.with_second else [])]
 
     def add(self, texts: TextBatch, rounds: RoundBatch | None) -> None:

@@ -136,7 +136,12 @@ def _power(report: AuditReport) -> str:
     if not math.isfinite(weakest.least):
         text = f"Too few samples: even a TV of .6 between {weakest.view} would not have been detected with probability .95."
     else:
-        text = f"A TV of {weakest.least:.3g} between {weakest.view} would have been detected with probability .95."
+        text = f"A TV of {weakest.least:.3g} between {weakest.view} would have been detected with probability .95"
+        if percent := round(100 * weakest.pooled):
+            text += (
+                f", apart from changes among the {percent} % of {weakest.view} that are too rare to be counted singly"
+            )
+        text += "."
     untested = {(row.effect.untested, row.setting) for row in report.rows if row.effect and row.effect.untested}
     return "\n".join([text, *(f"Of {setting}, {counts} were not tested." for counts, setting in sorted(untested))])
 

@@ -17,6 +17,7 @@ from sdbench.audit.evidence import CountEvidence, least_tv
 from sdbench.audit.generations import ids_of
 from sdbench.audit.large_vocabulary import ClaimedLaw, EmittedTest, PrefixTest
 from sdbench.audit.plan import threshold
+from sdbench.audit.report import AuditReport, ClaimResult, _power
 from sdbench.audit.source import Forwards, Sampling
 from sdbench.audit.texts import TextBatch
 from sdbench.cli import main as front_door
@@ -161,6 +162,31 @@ def test_completions_of_a_tokenizer_that_adds_a_blank_get_the_ids_that_were_samp
 def test_a_completion_that_no_ids_decode_to_is_refused():
     with pytest.raises(ConfigError, match=r"line 7 has a completion to which no ids .* decode: give tokens"):
         ids_of("file", [(7, {"prompt": [1], "completion": "The"})] * 2, sentencepiece(normalizers.Lowercase()), 999)
+
+
+class RareTokens:
+    """Three tokens of .2, and 400 of .001 whatever came before."""
+
+    source = SimpleNamespace(vocab=403)
+
+    def out(self, prompts: list[int], tokens: torch.Tensor) -> torch.Tensor:
+        return torch.tensor([0.2] * 3 + [0.001] * 400).expand(*tokens.shape, 403)
+
+
+def test_the_power_of_prefixes_excludes_those_that_are_pooled():
+    """Nothing shows that rare tokens changed places, and a TV was stated as if it did."""
+    claimed: Any = RareTokens()
+    usual = np.repeat(np.arange(403), [200] * 3 + [1] * 400)
+    log_es = []
+    for tokens in (usual, np.where(usual < 3, usual, 3)):
+        test = PrefixTest(claimed, [1000], with_second=False)
+        test.add(TextBatch.of([0] * 1000, [[int(token)] for token in tokens], 1), None)
+        log_es.append(test.log_e())
+    assert log_es[0] == log_es[1]
+    row = ClaimResult("theirs", "prefixes", "sound", 0, 1, test.effect(threshold(2)), 1000)
+    assert "apart from changes among the 40 % of first tokens that are too rare" in _power(AuditReport("", [row]))
+    pairs_of_tokens = PrefixTest(claimed, [1000], with_second=True).parts[1][0]
+    assert pairs_of_tokens.pooled == pytest.approx(1 - 9 * 0.04), "those after a rare token too"
 
 
 def test_prefixes_that_texts_of_one_token_do_not_have_are_named(tmp_path, capsys):
