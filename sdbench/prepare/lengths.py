@@ -9,7 +9,7 @@ from statistics import NormalDist
 STEPS = 48  # of the sum in `expected_longest`
 FITS = 30  # steps of expectation maximisation
 GOLDEN = (math.sqrt(5) - 1) / 2  # its multiples modulo 1 are spread evenly, however many there are
-PRIOR_TEXTS, PRIOR_SIGMA = 3, 0.6  # prior on the spread of log lengths: its weight, in texts, and its value
+PRIOR_TEXTS, PRIOR_SIGMA = 3, 1.0  # prior on the spread of log lengths: its weight, in texts, and its value
 STANDARD = NormalDist()
 
 
