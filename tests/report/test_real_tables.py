@@ -336,6 +336,15 @@ def test_every_table_says_how_the_weights_were_stored():
 
 
 @pytest.mark.results
+def test_no_lenient_setting_is_recommended_as_the_readme_says():
+    sentence = "sdbench recommends no lenient setting for this pair on any task, at a margin of 5 or of 2 points"
+    assert sentence in (COMMITTED.parents[1] / "README.md").read_text()
+    decisions = pd.concat(map(pd.read_csv, COMMITTED.glob("*/decisions.csv")))
+    assert set(decisions["margin"]) == {2, 5}
+    assert set(decisions["kind"]) == {"stay", "none"}
+
+
+@pytest.mark.results
 def test_what_a_foreign_draft_shares_and_loses_is_what_the_documentation_says():
     rows = pd.read_csv(COMMITTED / "qwen-coder-smollm2-humaneval-drafters/drafters.csv").set_index("drafter")
     row, text = rows.loc["universal"], (COMMITTED.parents[1] / "docs/drafters.md").read_text()
