@@ -4,9 +4,9 @@
 
 Each turn loads model and tokenizer of a file in three ways, each in its own process: `first` by sdbench with an empty cache, which
 dequantises the weights and keeps the copy; `copy` by sdbench from that copy; `transformers` by its `from_pretrained(gguf_file=…)`,
-dequantised into the same dtype. `out` gets loads.csv, a row per file and way: median CPU-seconds with and without the tokenizer,
-their ratio to transformers' in the same turn with its range, and the peak of memory during the load as a multiple of the weights in
-the dtype, once for all pages, and once for pages that no file backs (read every few milliseconds). Imports are not counted.
+dequantised into the same dtype. `out` gets loads.csv, a row per file, dtype and way: median CPU-seconds with and without the
+tokenizer, their ratio to transformers' in the same turn with its range, and the peak of memory during the load as a multiple of the
+weights in the dtype, once for all pages and once for pages that no file backs (read every few milliseconds). Imports do not count.
 """
 
 import json
@@ -140,9 +140,8 @@ def main(words: list[str]) -> None:
     out.parent.mkdir(parents=True, exist_ok=True)
     for path in given.paths:
         rows = pd.DataFrame(compare(path, options["dtype"], repeats))
-        if out.is_file():  # rows of other files stay
-            before = pd.read_csv(out)
-            rows = pd.concat([before[~before["model"].isin(rows["model"])], rows])
+        if out.is_file():  # rows of other files and dtypes stay
+            rows = pd.concat([pd.read_csv(out), rows]).drop_duplicates(["model", "dtype", "way"], keep="last")
         rows.to_csv(out, index=False, float_format="%.3f")
     print(pd.read_csv(out).to_string(index=False))
 

@@ -1,16 +1,16 @@
 """results/real/speed.md: the engine's speed with a real pair, against transformers' generate and against its own model forwards.
 
-    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [parts=generate,forwards,rounds,recorded,context,packed]
-                                 [dtype=bfloat16] [threads=1] [repeats=3] [sweep=8] [new=24] [context=4000] [out=results/real]
+    python scripts/real_speed.py TARGET DRAFT data=humaneval.jsonl [dtype=bfloat16] [threads=1] [repeats=3] [sweep=8] [new=24]
+        [context=4000] [out=results/real] [parts=generate,forwards,rounds,nucleus,recorded,tracing,context,packed]
 
 TARGET and DRAFT are GGUF files or folders. The texts are successive pieces of 128 tokens of HumanEval's prompts. Part `forwards`
 divides the time of whole calls without measures by that of their model forwards, repeated without the engine; `rounds` divides the
-time of rounds, without measures and with all measures of a run, by that of the forwards in them. `recorded` compares steps that are
-traced (the default of narrow models) with steps that run eagerly (the default at this size), and has the CPU-seconds of tracing;
-`context` compares pieces of 4,000 tokens with pieces of 500, and `packed` packed weights (model.packed=true) with plain weights.
-The ways that are compared take turns in one process, on a machine where nothing else runs; a figure is the median of ratios, with
-their smallest and largest, after a warm-up. `out` gets speed.csv and speed.md; figures of other
-parts in them are kept.
+time of rounds, without measures and with all measures of a run, by that of the forwards in them, and `nucleus` does so at T = 1
+with top_p = 0.95. `recorded` compares steps that are traced (the default of narrow models) with steps that run eagerly (the default
+at this size), and `tracing` has the CPU-seconds of tracing them; `context` compares pieces of 4,000 tokens with pieces of 500, and
+`packed` packed weights (model.packed=true) with plain weights. The ways that are compared take turns in one process, on a machine
+where nothing else runs; a figure is the median of ratios, with their smallest and largest, after a warm-up. `out` gets speed.csv
+and speed.md; figures of other parts in them are kept.
 """
 
 import sys
@@ -40,7 +40,7 @@ from sdbench.verify import Exact
 from sdbench.words import choose, exit_on_mistake, number, parse_words
 
 DEFAULTS = {
-    "parts": "generate,forwards,rounds,recorded,context,packed",
+    "parts": "generate,forwards,rounds,nucleus,recorded,tracing,context,packed",
     "dtype": "bfloat16",
     "threads": "1",
     "repeats": "3",
@@ -51,6 +51,7 @@ DEFAULTS = {
 }
 PROMPT = 128
 GREEDY: dict[str, Any] = {"temperature": 0}
+Setting = tuple[str, list[list[int]], dict[str, Any]]  # a name, texts and options of a call
 LAWS: dict[str, dict[str, Any]] = {"T = 0": GREEDY, "T = 1": {}}
 NUCLEUS: dict[str, dict[str, Any]] = {"T = 1, top_p = 0.95": {"top_p": 0.95}}
 ROUNDS = {"a token of the target alone": 0, "a lossless round of 5 drafts": 5}
@@ -68,9 +69,7 @@ def over_generate(bench: Bench) -> Iterator[Figure]:
     )
 
 
-def settings(
-    bench: Bench, measure: bool, laws: Mapping[str, dict[str, Any]] = LAWS
-) -> Iterator[tuple[str, list[list[int]], dict[str, Any]]]:
+def settings(bench: Bench, measure: bool, laws: Mapping[str, dict[str, Any]] = LAWS) -> Iterator[Setting]:
     """Yield name, texts and options of calls with all measures of a run, or with none: one text and 32, at each law."""
     single, texts = bench.prompts(1, PROMPT), bench.prompts(32, PROMPT // 2)
     kind = "all measures" if measure else "no measures"
@@ -85,13 +84,13 @@ def over_forwards(bench: Bench) -> Iterator[Figure]:
         yield from over_bare(bench, name, texts, ways=[""], **more)
 
 
-def over_its_forwards(bench: Bench) -> Iterator[Figure]:
+def over_its_forwards(bench: Bench, calls: Iterable[Setting]) -> Iterator[Figure]:
     """Yield the time of rounds divided by that of the model forwards in them, in the same calls.
 
     Prompts are read outside rounds. Unlike `over_forwards` this needs no second run, during which the machine's speed may change.
     """
-    for name, texts, more in chain(settings(bench, measure=False), settings(bench, measure=True, laws=LAWS | NUCLEUS)):
-        more |= {"capture": "off"}
+    for name, texts, options in calls:
+        more = options | {"capture": "off"}
         bench.ours(texts, [0.5], **more)
         ratios, count, engine = [], 0, bench.engine("off")
         for _ in range(bench.repeats):
@@ -121,13 +120,17 @@ def recorded_over_eager(bench: Bench) -> Iterator[Figure]:
     for name, texts, more in settings(bench, measure=False):
         recorded, eager = (partial(bench.ours, texts, [0.5], mode, **more) for mode in ("trace", "off"))
         yield bench.rival(f"{name}: tokens/s with recorded steps over those without", recorded, eager)
+
+
+def cost_of_tracing(bench: Bench) -> Iterator[Figure]:
+    """Yield the CPU-seconds that the first call of an engine takes more than the second, because it traces its steps."""
     for name, texts, more in settings(bench, measure=False, laws={"T = 0": GREEDY}):
         seconds = []
         for _ in range(bench.repeats):
             bench.engines.pop("trace", None)  # a new engine has no traces
             first, second = (cpu_seconds(partial(bench.ours, texts, [0.5], "trace", **more)) for _ in range(2))
             seconds.append(first - second)
-        yield bench.figure(f"{name}: CPU-seconds of tracing the steps of a call, at its first run", seconds)
+        yield bench.figure(f"{name}: CPU-seconds of tracing the steps of a call", seconds)
 
 
 def cpu_seconds(work: Callable[[], object]) -> float:
@@ -239,8 +242,10 @@ def main(words: list[str]) -> int:
     measured = {
         "generate": over_generate(bench),
         "forwards": over_forwards(bench),
-        "rounds": over_its_forwards(bench),
+        "rounds": over_its_forwards(bench, chain(settings(bench, measure=False), settings(bench, measure=True))),
+        "nucleus": over_its_forwards(bench, settings(bench, measure=True, laws=NUCLEUS)),
         "recorded": recorded_over_eager(bench),
+        "tracing": cost_of_tracing(bench),
         "context": long_over_short(bench, context),
         "packed": packed_over_plain(bench),
     }
