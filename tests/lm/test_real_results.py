@@ -18,8 +18,13 @@ def table_of(page: str) -> list[list[str]]:
     return [[cell.strip() for cell in cells] for cells in lines[2:]]
 
 
+def loads_of(dtype: str) -> pd.DataFrame:
+    loads = pd.read_csv(REAL / "loads.csv")
+    return loads[loads["dtype"] == dtype].set_index(["model", "way"])
+
+
 def test_a_first_load_takes_at_most_1_3_times_as_long_as_transformers_and_a_second_one_seconds():
-    loads = pd.read_csv(REAL / "loads.csv").set_index(["model", "way"])
+    loads = loads_of("bfloat16")
     first, copy = (loads.xs(way, level="way") for way in ("first", "copy"))
     assert set(first.index) == {"smollm2-135m", "gemma3-270m", "qwen-coder-1.5b"}
     assert (first["cpu_s_ratio_high"] <= 1.3).all()
@@ -33,7 +38,7 @@ def test_a_first_load_takes_at_most_1_3_times_as_long_as_transformers_and_a_seco
 
 def test_a_load_takes_at_most_1_2_times_the_memory_of_the_weights():
     """First loads of the two small models take more, by their tokenizers, as the page says."""
-    loads = pd.read_csv(REAL / "loads.csv").set_index(["model", "way"])
+    loads = loads_of("bfloat16")
     assert loads.loc["qwen-coder-1.5b", "first"]["peak"] <= 1.2
     assert (loads.xs("copy", level="way")["peak"] <= 1.2).all()
     small = [
@@ -43,6 +48,25 @@ def test_a_load_takes_at_most_1_2_times_the_memory_of_the_weights():
     assert "it takes 2.1 and 4.4 times the weights, where transformers' takes 2.6 and 5.7" in " ".join(
         (REAL / "README.md").read_text().split()
     )
+
+
+def test_a_first_load_into_float32_takes_what_the_page_says():
+    loads = loads_of("float32")
+    page = " ".join((REAL / "README.md").read_text().split())
+    large = loads.loc["qwen-coder-1.5b", "first"]
+    assert large["turns"] == 3
+    assert large["cpu_s_ratio_high"] <= 1.3
+    assert large["peak"] <= 1.2
+    ratio, low, high = (f"{large[name]:.2f}" for name in SPREAD)
+    peaks = [f"{loads.loc['qwen-coder-1.5b', way]['peak']:.2f}".lstrip("0") for way in ("first", "transformers")]
+    sentence = (
+        f"first load takes {ratio} times the CPU-seconds ({low} to {high}) and {peaks[0]} times the weights in memory"
+    )
+    assert f"{sentence} (transformers' {peaks[1]})" in page
+    small = [loads.loc[name, "first"] for name in ("smollm2-135m", "gemma3-270m")]
+    assert [row["cpu_s_ratio"] for row in small] == pytest.approx([0.95, 1.38], abs=0.005)
+    assert [row["peak"] for row in small] == pytest.approx([0.93, 1.71], abs=0.005)
+    assert "they take .95 and 1.38 times as long and .93 and 1.71 times the weights" in page
 
 
 def test_greedy_texts_of_all_four_files_are_those_of_generate():
