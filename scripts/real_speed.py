@@ -90,7 +90,7 @@ def over_its_forwards(bench: Bench, calls: Iterable[Setting]) -> Iterator[Figure
     Prompts are read outside rounds. Unlike `over_forwards` this needs no second run, during which the machine's speed may change.
     """
     for name, texts, options in calls:
-        more = options | {"capture": "off"}
+        more: dict[str, Any] = options | {"capture": "off"}
         bench.ours(texts, [0.5], **more)
         ratios, count, engine = [], 0, bench.engine("off")
         for _ in range(bench.repeats):
