@@ -123,6 +123,14 @@ def test_a_round_of_a_real_pair_takes_at_most_1_10_of_the_forwards_in_it(kind, r
 
 
 @pytest.mark.results
+def test_tracing_costs_what_the_readme_says():
+    figures = pd.read_csv(COMMITTED / "speed.csv").set_index("name")
+    row = figures.loc["batch 1, no measures, T = 0: CPU-seconds of tracing the steps of a call"]
+    text = f"takes {row['median']:.1f} CPU-seconds [{row['low']:.1f}, {row['high']:.1f}]"
+    assert text in " ".join((COMMITTED / "README.md").read_text().split())
+
+
+@pytest.mark.results
 def test_a_round_with_top_p_misses_the_goal_at_batch_32_as_the_pages_say():
     figures = pd.read_csv(COMMITTED / "speed.csv").set_index("name")
     rows = [
