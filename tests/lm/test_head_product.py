@@ -22,6 +22,10 @@ from tests.engine.models import tiny
 
 VOCAB, ROWS = 40_000, 4
 NOTE = Path(__file__).parents[2] / "docs/notes/head_copy.md"
+needs_bfloat16 = pytest.mark.skipif(
+    not has_instructions(torch.bfloat16),
+    reason="without instructions for bfloat16 PyTorch multiplies without this copy",
+)
 
 
 def allocated(call: Callable[[], Any]) -> int:
@@ -117,22 +121,16 @@ def test_transformers_is_timed_without_copies_of_the_head(num_draft):
     assert copies_in_generate(num_draft) == 0
 
 
-@pytest.mark.skipif(
-    not has_instructions(torch.bfloat16),
-    reason="without instructions for bfloat16 PyTorch multiplies without this copy",
-)
+@needs_bfloat16
 @pytest.mark.parametrize("num_draft", [0, 3])
 def test_such_copies_are_seen(num_draft, monkeypatch):
     monkeypatch.setattr(plain, "as_from_pretrained", lambda *models: nullcontext())
     assert copies_in_generate(num_draft) >= (2 if num_draft else 1)
 
 
-@pytest.mark.skipif(
-    not has_instructions(torch.bfloat16),
-    reason="without instructions for bfloat16 PyTorch multiplies without this copy",
-)
+@needs_bfloat16
 @pytest.mark.parametrize(("rows", "dtype"), [(1, "bfloat16"), (4, "bfloat16"), (4, "float32")])
-def test_the_reproduction_in_the_note_allocates_and_takes_what_the_note_says(rows, dtype):
+def test_the_reproduction_in_the_note_allocates_what_the_note_says(rows, dtype):
     """Its block has four rows in bfloat16."""
     (block,) = re.findall(r"```python\n(.*?)```", NOTE.read_text(), re.DOTALL)
     given: dict[str, Any] = {}
@@ -146,7 +144,4 @@ def test_the_reproduction_in_the_note_allocates_and_takes_what_the_note_says(row
     for states, number in zip((given["states"], given["flat"]), map(float, shown), strict=True):
         used = allocated(lambda states=states: torch.nn.functional.linear(states, given["weight"]))
         assert used / 2**20 == pytest.approx(number, rel=0.02, abs=0.06)
-    seconds = [float(line.split()[-2]) for line in printed.getvalue().splitlines()]
-    assert len(seconds) == 4
-    if dtype == "bfloat16":
-        assert seconds[2] > 5 * seconds[3], "the second time, when nothing is set up any more"
+    assert len(printed.getvalue().splitlines()) == 4

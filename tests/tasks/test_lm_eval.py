@@ -374,6 +374,13 @@ def test_a_task_without_a_metric_that_can_be_stored_names_what_it_needs(tmp_path
     assert task.score(example, example.row["answer"]).values == {"4096": -1.0, "1024": 1.0}
 
 
+def write_task(folder, scores, metrics):
+    """Write ours.yaml, whose answers are judged by a module with this text."""
+    (folder / "scores.py").write_text(scores)
+    judge = "process_results: !function scores.judge"
+    (folder / "ours.yaml").write_text(f"{FILTERED}\n{judge}\nmetric_list: {metrics}\n")
+
+
 NAMESAKE = """
 def judge(doc, results):
     return {"near": 0.5, "bleu": (doc["answer"], results[0])}
@@ -385,10 +392,9 @@ def bleu(items):
 @needs_lm_eval
 def test_an_aggregation_of_a_task_that_is_merely_called_bleu_is_left_out(tmp_path):
     """It was computed as the harness's of that name."""
-    (tmp_path / "scores.py").write_text(NAMESAKE)
-    metrics = "[{metric: near, aggregation: mean}, {metric: bleu, aggregation: !function scores.bleu}]"
-    text = f"{FILTERED}\nprocess_results: !function scores.judge\nmetric_list: {metrics}\n"
-    (tmp_path / "ours.yaml").write_text(text)
+    write_task(
+        tmp_path, NAMESAKE, "[{metric: near, aggregation: mean}, {metric: bleu, aggregation: !function scores.bleu}]"
+    )
     with pytest.warns(UserWarning, match="cannot store bleu per answer: left out"):
         task = load("ours", include_path=str(tmp_path), shots=None)
     assert [metric.name for metric in task.metrics] == ["near"]
@@ -403,10 +409,7 @@ def judge(doc, results):
 @needs_lm_eval
 def test_an_answer_whose_score_is_nan_is_left_out_of_nanmean(tmp_path):
     """As the tasks of meddialog score an empty answer; they were refused."""
-    (tmp_path / "scores.py").write_text(WITHOUT_NAN)
-    metrics = "[{metric: share, aggregation: nanmean, higher_is_better: true}]"
-    text = f"{FILTERED}\nprocess_results: !function scores.judge\nmetric_list: {metrics}\n"
-    (tmp_path / "ours.yaml").write_text(text)
+    write_task(tmp_path, WITHOUT_NAN, "[{metric: share, aggregation: nanmean, higher_is_better: true}]")
     task = load("ours", include_path=str(tmp_path), shots=None, n=3)
     assert [(metric.name, metric.stats, metric.is_bounded) for metric in task.metrics] == [("share", "ratio", False)]
     scores = task.score_all(zip(task.examples(), ["four", "", "six ab"], strict=True))
