@@ -4,7 +4,7 @@ A law is a float tensor [..., V], or int64 ids [...] with all mass on one token.
 smaller types are float32.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -16,13 +16,21 @@ SLICE = 1 << 18  # elements of laws that a core processes at a time, at least on
 CHUNK = 1 << 24  # elements that another device processes at a time: temporaries below 64 MB in float32
 CUT = 27.6  # nats: in `Warp.log_law` a token that is cut keeps a fraction of 1e-12 of its probability
 LOWEST = -1e30  # in `Warp.log_law`, for logits of −∞
-HEAD = 2048  # number of largest logits that are sorted first; they decide most cuts by top_p
+HEADS = (
+    64,
+    2048,
+)  # numbers of largest logits that are looked at before all are sorted: they decide nearly all cuts by top_p
+BLOCK = 128  # logits of which the largest is found first, where only few of many are looked for
 ROUNDING = {torch.float32: 3e-5, torch.float64: 1e-10}  # how far two sums of one law may differ
 
 
 @dataclass(frozen=True, slots=True)
 class Warp:
-    """From logits to the law that is sampled: temperature, then top-k, then top-p, in transformers' order and with its ties."""
+    """From logits to the law that is sampled: temperature, then top-k, then top-p, in transformers' order.
+
+    Of tokens with equal logits on both sides of the cut, top-k keeps all, and top-p as many as transformers (see `nucleus`), where
+    it depends on the processor which.
+    """
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -63,7 +71,7 @@ class Warp:
             return ids.masked_fill(highest.isnan(), logits.shape[-1])
 
         def work(part: Tensor, out: Tensor | None = None) -> Tensor:
-            return torch.softmax(self._cut(self._scale(part)), -1, out=out)
+            return self._law(self._scale(part), out)
 
         logits = self.used(logits)
         if out is None and is_sliced(logits):
@@ -77,50 +85,85 @@ class Warp:
         """
         assert not self.is_greedy, "a law written as ids has no gradient"
         logits = self._scale(logits)
-        cut = self._cut(logits)
-        return torch.where(cut == -torch.inf, (logits - CUT).clamp_min(LOWEST), cut).log_softmax(-1)
+        is_cut = self._top_k(logits) == -torch.inf if self.top_p in (None, 1) else self._law(logits.detach()) == 0
+        return torch.where(is_cut, (logits - CUT).clamp_min(LOWEST), logits).log_softmax(-1)
 
     def _scale(self, logits: Tensor) -> Tensor:
         """Return logits [..., V] of the used ids over the temperature."""
         logits = self.logits(logits)
         return logits if self.temperature == 1 else logits / self.temperature
 
-    def _cut(self, logits: Tensor) -> Tensor:
-        """Return tempered logits [..., V] with −∞ for the tokens that top-k or top-p cuts."""
-        if self.top_k is not None and self.top_k < logits.shape[-1]:
-            smallest = logits.topk(self.top_k).values[..., -1:]
-            logits = logits.masked_fill(logits < smallest, -torch.inf)
-        if self.top_p is not None and self.top_p < 1:
-            logits = cut_tail(logits, self.top_p)
-        return logits
+    def _law(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
+        """Return the law [..., V] of tempered logits."""
+        logits = self._top_k(logits)
+        if self.top_p is None or self.top_p == 1:
+            return torch.softmax(logits, -1, out=out)
+        is_cpu = logits.device.type == "cpu" and torch._C._get_tracing_state() is None
+        return nucleus(logits, self.top_p, HEADS if is_cpu and logits.shape[-1] >= 2 * HEADS[-1] else (), out)
+
+    def _top_k(self, logits: Tensor) -> Tensor:
+        """Return tempered logits [..., V] with −∞ for the tokens that top-k cuts."""
+        if self.top_k is None or self.top_k >= logits.shape[-1]:
+            return logits
+        return logits.masked_fill(logits < logits.topk(self.top_k).values[..., -1:], -torch.inf)
 
 
-def cut_tail(logits: Tensor, top_p: float) -> Tensor:
-    """Return logits [..., V] with −∞ for the least likely tokens, whose total mass is at most 1 − top_p.
+def nucleus(logits: Tensor, top_p: float, heads: Sequence[int] = (), out: Tensor | None = None) -> Tensor:
+    """Return the law [..., V] of logits without the least likely tokens, whose total mass is at most 1 − top_p. Of tokens with
+    equal logits those with the lowest ids are left out first.
 
-    On a CPU only the largest logits are sorted. The whole row is sorted only if these do not decide the cut: if their mass is less
-    than top_p, if equal logits are on both sides of the cut, or if rounding could move it.
+    Without `heads` all logits are sorted. Otherwise only the largest are, first heads[0] of them. A row that these do not decide is
+    treated with the other heads: if a token outside them may stay, or if rounding could move the cut.
     """
-    if logits.device.type != "cpu" or logits.shape[-1] < 2 * HEAD or torch._C._get_tracing_state() is not None:
-        return _cut_sorted(logits, top_p)
-    rows = logits.flatten(0, -2)
-    head = rows.topk(HEAD).values
-    share = (head.double() - rows.logsumexp(-1, keepdim=True).double()).exp_()
+    if not heads:
+        return torch.softmax(_cut_sorted(logits, top_p), -1, out=out)
+    law = torch.softmax(logits, -1, out=out)
+    rows, laws = logits.flatten(0, -2), law.view(-1, law.shape[-1])
+    head, ids = _largest_first(rows, heads[0])
+    share = laws.gather(-1, ids).double()
     before = share.cumsum(-1) - share  # the mass of more likely tokens
-    count = (before < top_p).sum(-1, keepdim=True)  # number of tokens that stay; HEAD if the row has a NaN
-    last, first_out = (count - 1).clamp_min(0), count.clamp_max(HEAD - 1)
+    count = (before < top_p).sum(
+        -1, keepdim=True
+    )  # number of tokens that stay; all of them, or 0, if the row has a NaN
+    last, first_out = (count - 1).clamp_min(0), count.clamp_max(heads[0] - 1)
     distance = torch.minimum(top_p - before.gather(-1, last), before.gather(-1, first_out) - top_p)
-    smallest = head.gather(-1, last)
-    is_decided = (smallest > head.gather(-1, first_out)) & (distance > ROUNDING[logits.dtype])
-    cut = rows.masked_fill(rows < smallest, -torch.inf)
+    is_decided = (head.gather(-1, last) > head[:, -1:]) & (distance > ROUNDING[logits.dtype])
+    kept = head.masked_fill(torch.arange(heads[0]) >= count, -torch.inf).softmax(-1)
+    laws.zero_().scatter_(-1, ids, kept)
     undecided = (~is_decided)[:, 0].nonzero()[:, 0]
     if len(undecided):
-        cut[undecided] = _cut_sorted(rows[undecided], top_p)
-    return cut.view_as(logits)
+        laws[undecided] = nucleus(rows[undecided], top_p, heads[1:])
+    return law
+
+
+def _largest_first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest logits [N, count] of rows [N, V] and their ids, of equal logits the one with the highest id first."""
+    values, ids = _largest(rows, count)
+    ids, order = ids.sort(descending=True)
+    values, order = values.gather(-1, order).sort(descending=True, stable=True)
+    return values, ids.gather(-1, order)
+
+
+def _largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """Return the largest logits [N, count] of rows [N, V] and their ids, in any order.
+
+    They are in the `count` blocks with the largest maxima, or in what is left over after the last block: a maximum takes a tenth of
+    the time of `topk`.
+    """
+    size = rows.shape[-1]
+    if size < 2 * count * BLOCK:
+        return rows.topk(count, sorted=False)
+    blocks = rows[:, : size // BLOCK * BLOCK].unflatten(-1, (-1, BLOCK))
+    best = blocks.amax(-1).topk(count, sorted=False).indices[..., None]
+    left_over = torch.arange(size // BLOCK * BLOCK, size).expand(len(rows), -1)
+    ids = torch.cat([(best * BLOCK + torch.arange(BLOCK)).flatten(1), left_over], -1)
+    values, order = rows.gather(-1, ids).topk(count, sorted=False)
+    return values, ids.gather(-1, order)
 
 
 def _cut_sorted(logits: Tensor, top_p: float) -> Tensor:
-    ordered, order = logits.sort(stable=False)
+    """Return logits [..., V] with −∞ for the tokens that `nucleus` leaves out."""
+    ordered, order = logits.sort(stable=True)
     drop = ordered.softmax(-1).cumsum(-1) <= 1 - top_p
     drop[..., -1] = False
     return logits.masked_fill(drop.scatter(-1, order, drop), -torch.inf)

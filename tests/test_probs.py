@@ -116,7 +116,9 @@ def test_warpers_are_those_of_transformers_in_their_order(temperature, top_k, to
     wanted = TemperatureLogitsWarper(temperature)(ids, wanted) if temperature != 1 else wanted
     wanted = TopKLogitsWarper(top_k)(ids, wanted) if top_k else wanted
     wanted = TopPLogitsWarper(top_p)(ids, wanted) if top_p is not None and top_p < 1 else wanted
-    assert torch.equal(Warp(temperature, top_k, top_p).law(scores), wanted.softmax(-1))
+    law, wanted = Warp(temperature, top_k, top_p).law(scores), wanted.softmax(-1)
+    assert torch.equal(law[1:], wanted[1:])
+    assert torch.equal(law[0].sort().values, wanted[0].sort().values), "which of equal logits stay is not defined there"
 
 
 @steady
@@ -181,10 +183,9 @@ def test_the_head_of_a_vocabulary_gives_what_a_full_sort_gives(dtype, size, top_
     logits = logits if step is None else (logits / step).round() * step
     logits[0, 0, : size // 2] = -torch.inf
     logits[1, 2, 3] = torch.nan
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(probs, "HEAD", 4)
-        cut = probs.cut_tail(logits, top_p)
-    torch.testing.assert_close(cut, probs._cut_sorted(logits, top_p), rtol=0, atol=0, equal_nan=True)
+    law, wanted = probs.nucleus(logits, top_p, (2, 4)), probs.nucleus(logits, top_p)
+    assert torch.equal(law > 0, wanted > 0)
+    torch.testing.assert_close(law, wanted, rtol=8 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
 
 
 def test_a_row_is_sorted_whole_only_where_its_head_does_not_decide(monkeypatch):
@@ -194,8 +195,29 @@ def test_a_row_is_sorted_whole_only_where_its_head_does_not_decide(monkeypatch):
     logits[:3, :100] = 12 + torch.randn(
         3, 100, generator=torch.Generator().manual_seed(0)
     )  # some .97 of the mass or more
+    logits[1] = logits[1].bfloat16()  # many tokens have equal logits
     Warp(top_p=0.9).law(logits)
     assert sizes == [1], "a flat row alone"
+
+
+@pytest.mark.parametrize("size", [255, 256, 257, 1024, 1100])
+@pytest.mark.parametrize("step", [None, 1.0])
+def test_the_largest_logits_are_found_by_blocks(size, step, monkeypatch):
+    monkeypatch.setattr(probs, "BLOCK", 16)
+    rows = torch.randn(40, size, generator=torch.Generator().manual_seed(size))
+    rows = rows if step is None else rows.div(step).round().mul(step)
+    rows[:8, : size - 5] = -torch.inf
+    values, ids = probs._largest(rows, 8)
+    assert torch.equal(values, rows.gather(-1, ids))
+    assert torch.equal(values.sort(descending=True).values, rows.topk(8).values)
+    assert all(len(set(row)) == 8 for row in ids.tolist())
+
+
+def test_of_equal_logits_top_p_leaves_out_those_with_the_lowest_ids():
+    scores = torch.full((1, 5000), -1e4)
+    scores[0, [7, 40, 300, 4000]] = 1.0
+    for heads in ((), (2, 8), (8,)):
+        assert probs.nucleus(scores, 0.6, heads).nonzero()[:, 1].tolist() == [40, 300, 4000]
 
 
 def test_distributions_without_a_common_token_are_at_distance_1_whatever_rounding_adds():

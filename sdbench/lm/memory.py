@@ -69,7 +69,7 @@ def peak_bytes(
     """Return the peak memory of a batch of `num_rows` texts, the longest with `length` tokens including its answer.
 
     draft None: a drafter without a model; num_draft 0: the target alone. sorted_ids: how many of the largest logits top_p sorts
-    (None: all), which suffices unless a distribution is flat (probs.cut_tail). keeps_logits: a rule reads un-tempered logits
+    (None: all), which suffices unless a distribution is flat (probs.nucleus). keeps_logits: a rule reads un-tempered logits
     ("raw" in its needs, or "raw_if_greedy" at temperature 0). keeps_prompts: prompts are kept for others with the same
     beginning, as in a run. cache_share: what the drafter keeps itself, as a share of the target's keys and values. num_cores:
     of a CPU (is_cpu), each of which processes a slice of the distributions at a time. Not included are activations, about 0.1
@@ -89,8 +89,8 @@ def peak_bytes(
     if is_sampled and top_p is not None and top_p < 1:
         if sorted_ids is None:
             warped += 4 * wide + 9  # a full sort: values, int64 ids, sums, the mask
-        else:  # the logits after the cut; or before their softmax a mask, and the sorted ones in float32 and twice in float64
-            warped += max(wide, 1 + 20 * sorted_ids / target.vocab_size)
+        else:  # of rows that fewer logits do not decide, the logits and the law; of the sorted ones, values, ids and sums
+            warped += 2 * wide + 40 * sorted_ids / target.vocab_size
     a_slot = num_rows * target.vocab_size
     at_once = a_slot * (num_draft + 1)
     if target.mode != "trace":

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import islice, product
 from typing import TYPE_CHECKING, Any
 
-from sdbench.config import Knob, Run
+from sdbench.config import NATIVE, Knob, Run
 from sdbench.files import digest_of_data
 from sdbench.prepare.heads import contents, with_labels
 from sdbench.prepare.rules import DrafterClass, Parts
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 __all__ = ["ENGINE_LAW", "Point", "checkpoints_of", "decoding_of", "law_of", "points"]
 
 ENGINE_LAW = "2"  # change it if the same knobs would give other texts, or if keys change; CHANGELOG.md gives the reason
+TOP_P = {"top_p": "2"}  # of equal logits at the cut: version 2 keeps those with the highest ids, version 1 any of them
 TEXTS = {"text": "2"}  # for tokenizers that drop a text's first blank: version 2 keeps it, version 1 did not
 ROLES = {"pair": ("target", "draft"), "target": ("target",), "draft": ("draft",)}
 WORDED, TOKENISED = 256, 8  # rows of the split whose prompts are hashed as text and as ids
@@ -190,6 +191,7 @@ def decoding_of(
         "versions": {
             "verifier": version_of_rule(rule),
             "drafter": None if drafter is None else _drafter_version(drafter),
+            **(TOP_P if run.top_p not in (None, 1) and run.engine == NATIVE else {}),
         },
         "files": {**files, **drafter_files},
         **{name: value for name, value in pair_info.numerics.items() if name.partition("_")[0] in reads},

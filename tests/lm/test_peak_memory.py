@@ -20,7 +20,7 @@ from sdbench.lm import memory
 from sdbench.lm.load import find, load_model
 from sdbench.lm.memory import ModelShape, free_system_bytes, peak_bytes
 from sdbench.prepare.pair import folder_of
-from sdbench.probs import HEAD
+from sdbench.probs import HEADS
 from sdbench.verify import Ensemble, Exact
 from tests.engine.models import tiny
 
@@ -79,7 +79,7 @@ def test_the_peak_is_within_15_per_cent(temperature, top_p, rule, scale, dtype):
         num_rows=ROWS,
         length=PROMPT + NEW,
         num_draft=K,
-        sorted_ids=None if scale == 1 else HEAD,
+        sorted_ids=None if scale == 1 else HEADS[-1],
         keeps_logits=temperature == 0 and not isinstance(rule, Exact),
         **warp,
     )
@@ -149,10 +149,10 @@ def test_the_plan_prints_the_peak_of_its_job(words, keeps_logits, tmp_path, monk
 def test_top_p_sorts_the_most_likely_ids_of_models_that_run_eagerly_on_a_cpu():
     wide, narrow, small = (
         Qwen2Config(hidden_size=hidden, vocab_size=vocab)
-        for hidden, vocab in ((896, 151_936), (256, 151_936), (896, 2 * HEAD - 1))
+        for hidden, vocab in ((896, 151_936), (256, 151_936), (896, 2 * HEADS[-1] - 1))
     )
-    assert sorted_ids_of([wide, wide], "cpu", is_packed=False) == HEAD
-    assert sorted_ids_of([narrow, wide], "cpu", is_packed=True) == HEAD, "packed weights are not traced"
+    assert sorted_ids_of([wide, wide], "cpu", is_packed=False) == HEADS[-1]
+    assert sorted_ids_of([narrow, wide], "cpu", is_packed=True) == HEADS[-1], "packed weights are not traced"
     for configs, device in (([wide], "cuda"), ([wide, narrow], "cpu"), ([small], "cpu")):
         assert sorted_ids_of(configs, device, is_packed=False) is None
 

@@ -131,16 +131,16 @@ def test_tracing_costs_what_the_readme_says():
 
 
 @pytest.mark.results
-def test_a_round_with_top_p_misses_the_goal_at_batch_32_as_the_pages_say():
+def test_a_round_with_top_p_takes_at_most_1_10_of_the_forwards_in_it_as_the_readme_says():
     figures = pd.read_csv(COMMITTED / "speed.csv").set_index("name")
     rows = [
         figures.loc[f"batch {n}, all measures, T = 1, top_p = 0.95: a round over the forwards in it"] for n in (1, 32)
     ]
     assert all(row["n"] == 3 for row in rows)
     single, many = (f"{row['median']:.2f} [{row['low']:.2f}, {row['high']:.2f}]" for row in rows)
-    real, listed = (" ".join((COMMITTED / page).read_text().split()) for page in ("README.md", "../README.md"))
-    assert f"takes {single} of the forwards in it at batch 1, and {many} at batch 32" in real
-    assert f"with top_p = 0.95 at batch 32: {many}" in listed
+    assert all(row["median"] <= 1.10 for row in rows)
+    prose = " ".join((COMMITTED / "README.md").read_text().split())
+    assert f"takes {single} of the forwards in it at batch 1, and {many} at batch 32" in prose
 
 
 @pytest.mark.results

@@ -77,6 +77,12 @@ def test_texts_whose_first_blank_was_dropped_are_not_mixed_with_whole_ones(plan_
     assert keys(whole).isdisjoint(keys(plan_of("timing=off")))
 
 
+def test_laws_cut_by_top_p_have_a_version_and_others_keep_their_keys(plan_of):
+    for words, version in ((["temperature=1", "top_p=0.9"], "2"), (["temperature=1", "top_p=1"], None), ([], None)):
+        points = plan_of("timing=off", *words)
+        assert {point.cell.content["versions"].get("top_p") for point in points} == {version}
+
+
 @pytest.mark.slow
 def test_another_length_of_prompts_is_another_cell(plan_of):
     plain, short, long = (

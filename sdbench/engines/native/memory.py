@@ -96,9 +96,9 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
 def sorted_ids_of(configs: Iterable[Any], device: str, *, is_packed: bool) -> int | None:
     """Return how many of the largest logits top_p sorts; None for all: on a GPU, in traced steps, or with a small vocabulary."""
     from sdbench.lm.capture import NARROW
-    from sdbench.probs import HEAD
+    from sdbench.probs import HEADS
 
     texts = [config.get_text_config() for config in configs]
     is_traced = not is_packed and any(config.hidden_size < NARROW for config in texts)
-    has_few = any(config.vocab_size < 2 * HEAD for config in texts)
-    return None if device != "cpu" or is_traced or has_few else HEAD
+    has_few = any(config.vocab_size < 2 * HEADS[-1] for config in texts)
+    return None if device != "cpu" or is_traced or has_few else HEADS[-1]
