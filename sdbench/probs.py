@@ -94,7 +94,7 @@ class Warp:
         return logits if self.temperature == 1 else logits / self.temperature
 
     def _law(self, logits: Tensor, out: Tensor | None = None) -> Tensor:
-        """Return the law [..., V] of tempered logits."""
+        """Return the law [..., V] of tempered logits, which has no gradient."""
         logits = self._top_k(logits)
         if self.top_p is None or self.top_p == 1:
             return torch.softmax(logits, -1, out=out)
@@ -122,9 +122,7 @@ def nucleus(logits: Tensor, top_p: float, heads: Sequence[int] = (), out: Tensor
     head, ids = _largest_first(rows, heads[0])
     share = laws.gather(-1, ids).double()
     before = share.cumsum(-1) - share  # the mass of more likely tokens
-    count = (before < top_p).sum(
-        -1, keepdim=True
-    )  # number of tokens that stay; all of them, or 0, if the row has a NaN
+    count = (before < top_p).sum(-1, keepdim=True)  # number of tokens that stay; 0 if the row has a NaN
     last, first_out = (count - 1).clamp_min(0), count.clamp_max(heads[0] - 1)
     distance = torch.minimum(top_p - before.gather(-1, last), before.gather(-1, first_out) - top_p)
     is_decided = (head.gather(-1, last) > head[:, -1:]) & (distance > ROUNDING[logits.dtype])
@@ -147,8 +145,8 @@ def _largest_first(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
 def _largest(rows: Tensor, count: int) -> tuple[Tensor, Tensor]:
     """Return the largest logits [N, count] of rows [N, V] and their ids, in any order.
 
-    They are in the `count` blocks with the largest maxima, or in what is left over after the last block: a maximum takes a tenth of
-    the time of `topk`.
+    In a long row they are looked for in the `count` blocks with the largest maxima and in what is left over after the last block: a
+    maximum takes a tenth of the time of `topk`.
     """
     size = rows.shape[-1]
     if size < 2 * count * BLOCK:

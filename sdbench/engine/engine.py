@@ -34,8 +34,9 @@ class Engine:
     off. Texts do not depend on it. Captured steps are used until something changes that affects logits (lm/fingerprint.py).
     draft_tokenizer: for drafters that translate, the tokenizer of a draft whose ids differ from the target's; vocab_size is then
     the target's. hook: called around each phase of the loop (engine/loop.py), for example to time it. tokenizer_key: the hash by
-    lm.load, if known. packed: on a CPU, multiply by packed copies of the weights (lm/packed.py): faster, but takes twice the
-    memory, and texts can differ by rounding. A copy is made again when its weight changes.
+    lm.load, if known. packed: on a CPU, multiply by packed copies of the weights (lm/packed.py): faster, but texts can differ by
+    rounding, and weights that were not mapped from a file (lm/mapped.py) are in memory twice. A copy is made again when its weight
+    changes.
     """
 
     target_model: Any

@@ -2,15 +2,18 @@
 
 Weights and buffers count by identity, version and a sample of their values. The sample is needed because a change through
 `.data`, as `parameter.data.mul_(2)` or a merged adapter, leaves the version unchanged. Not detected: a change through `.data` of
-a few elements outside the sample, and a change inside a dictionary or a list of objects.
+a few elements outside the sample, and a change inside a dictionary or a list of objects. Of weights in files that are mapped into
+memory and were not written to (lm/mapped.py), no sample is needed.
 """
 
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
+
+from sdbench.lm.mapped import is_in
 
 ENGINES_OWN = "_attn_implementation_internal"  # set and reset by the engine around every forward pass
 SAMPLE = 256
@@ -36,12 +39,16 @@ class Same:
         return hash(Same)
 
 
-def fingerprint(model: nn.Module) -> Hashable:
-    """Return the fingerprint: of the weights, buffers, plain attributes, hooks and replaced forwards, and of the configuration."""
+def fingerprint(model: nn.Module, files: Collection[range] = ()) -> Hashable:
+    """Return the fingerprint: of the weights, buffers, plain attributes, hooks and replaced forwards, and of the configuration.
+
+    files: those of `mapped.unchanged_files`, whose weights are not sampled, since that would read them into memory.
+    """
     modules = list(model.modules())
     configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
     written = [str({k: v for k, v in vars(config).items() if k != ENGINES_OWN}) for config in configs.values()]
     tensors = [x for module in modules for name in TENSORS for x in vars(module)[name].values() if x is not None]
+    tensors = [x for x in tensors if not (files and is_in(x, files))]
     return (*written, sample_of(tensors), *(part for module in modules for part in _parts(module)))
 
 

@@ -196,13 +196,13 @@ def download(checkpoint: Checkpoint) -> None:
 
 
 def why_too_large(
-    wanted: list[tuple[Checkpoint, str | None, str | None]], device: str, *, is_spread: bool = False, copies: int = 1
+    wanted: list[tuple[Checkpoint, str | None, str | None]], device: str, *, is_spread: bool = False, more: float = 0
 ) -> str | None:
     """Return a sentence if there is too little memory, known before any weight is read; None if there is enough or it is unknown.
-    `wanted`: (checkpoint, dtype or None for its own, quantization), each `copies` times.
+    `wanted`: (checkpoint, dtype or None for its own, quantization). `more`: bytes of packed copies.
     """
-    need = (
-        ROOM * copies * sum(checkpoint.bytes(dtype, quantization, device) for checkpoint, dtype, quantization in wanted)
+    need = ROOM * (
+        more + sum(checkpoint.bytes(dtype, quantization, device) for checkpoint, dtype, quantization in wanted)
     )
     if (free := free_bytes(device, is_spread=is_spread)) is None or need <= free:
         return None

@@ -51,7 +51,7 @@ class LM:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
         refuse_unservable(model.config, type(model), role)
         self._refuse_training_mode()
-        self.packed, self._products = packed, packed.layers_of(model) if packed else PackedLayers(model)
+        self.packed, self.products = packed, packed.layers_of(model) if packed else PackedLayers(model)
         self.mode: Mode = mode_of(capture, model, is_packed=packed is not None)
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
         self.head: Any = model.get_output_embeddings()
@@ -98,7 +98,7 @@ class LM:
         """
         self._refuse_training_mode()
         num_layers = self.config.num_hidden_layers
-        self._products.renew()
+        self.products.renew()
         if self.mode == "off":
             return RaggedCache(num_layers, num_rows, capacity, 0)
         holds_for = self.mode, num_rows, fingerprint(self.model)
@@ -174,7 +174,7 @@ class LM:
     @with_hook
     def read_out(self, states: Tensor) -> Tensor:
         """Return the logits [...,V] of the model's head for any last states [...,d]."""
-        with self._products.in_use():
+        with self.products.in_use():
             return scale_logits(self.head(contiguous(states)), self.config)
 
     @with_hook
@@ -255,7 +255,7 @@ class LM:
         try:
             for parameter in learning:
                 parameter.requires_grad_(False)
-            with self._products.in_use():
+            with self.products.in_use():
                 yield states
         finally:
             for parameter in learning:

@@ -1,10 +1,11 @@
 """Linear layers on a CPU with weights in oneDNN's own layout.
 
 PyTorch stores a weight [O,I] row by row. oneDNN multiplies faster by a weight in its own blocked layout, so these layers keep a
-copy in that layout, which takes as much memory again as the weights (docs/guide.md has the speed-up).
+copy in that layout (docs/guide.md has the speed-up). The weights themselves stay. Those that are mapped from a file (lm/mapped.py)
+take no memory as long as only the copies are read.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from sdbench.lm.fingerprint import fingerprint
+from sdbench.lm.mapped import release, unchanged_files
 
 DTYPES = (torch.bfloat16, torch.float16, torch.float32)
 NAMES = "bfloat16, float16 or float32"
@@ -54,8 +56,6 @@ class PackedWeights:
         refuse_unpackable(model)
         linears = [m for m in model.modules() if type(m) is nn.Linear]
         copies = [self._copies.setdefault(id(linear.weight), PackedWeight()) for linear in linears]
-        for linear, copy in zip(linears, copies, strict=True):
-            copy.of(linear.weight)
         return PackedLayers(model, linears, copies)
 
 
@@ -65,11 +65,12 @@ class PackedLayers:
     def __init__(
         self, model: nn.Module, linears: Sequence[nn.Linear] = (), copies: Sequence[PackedWeight] = ()
     ) -> None:
-        self._model, self._copies = model, copies
-        self._holds_for = fingerprint(model) if copies else None
+        self._model, self._pairs = model, list(zip(linears, copies, strict=True))
         self._forwards: list[tuple[dict[str, Any], Callable[[Tensor], Tensor]]] = [
-            (vars(linear), partial(_product, linear, copy)) for linear, copy in zip(linears, copies, strict=True)
+            (vars(linear), partial(_product, linear, copy)) for linear, copy in self._pairs
         ]
+        self._holds_for: Hashable = None
+        self.renew()
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -87,11 +88,23 @@ class PackedLayers:
                 values.pop("forward", None)
 
     def renew(self) -> None:
-        """Discard the copies if the model has changed in a way that `PackedWeight` does not see (lm/fingerprint.py)."""
-        if self._copies and (now := fingerprint(self._model)) != self._holds_for:
-            self._holds_for = now
-            for copy in self._copies:
+        """Make the copies, or make them again after a change of the model that `PackedWeight` does not see (lm/fingerprint.py).
+
+        The memory of weights that are mapped from a file is given back, so nothing may write to the weights meanwhile.
+        """
+        if not self._pairs:
+            return
+        files = unchanged_files()
+        now = fingerprint(self._model, files)
+        if now == self._holds_for:
+            return
+        if self._holds_for is not None:
+            for _, copy in self._pairs:
                 copy.clear()
+        for linear, copy in self._pairs:
+            copy.of(linear.weight)
+            release(linear.weight, files)
+        self._holds_for = now
 
 
 def _product(linear: nn.Linear, copy: PackedWeight, x: Tensor) -> Tensor:

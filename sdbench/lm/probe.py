@@ -20,6 +20,7 @@ from sdbench.lm.attention import NAME, ragged_attention
 from sdbench.lm.cache import RaggedCache
 from sdbench.lm.fingerprint import fingerprint
 from sdbench.lm.layers import last_states
+from sdbench.lm.mapped import unchanged_files
 from sdbench.lm.plan import CAUSAL, LayerMask, current
 from sdbench.probs import total_variation
 
@@ -38,7 +39,7 @@ _known: WeakKeyDictionary[PreTrainedModel, tuple[Hashable, Mapping[int, LayerMas
 
 def probe(lm: LM) -> Mapping[int, LayerMask]:
     """Return the mask of each layer. ValueError if the engine does not reproduce the model's logits."""
-    now = fingerprint(lm.model)
+    now = fingerprint(lm.model, unchanged_files() if lm.packed else ())
     before, layer_masks = _known.get(lm.model, (None, {}))
     if before != now:
         name = f"{lm.role} model of type {lm.config.model_type!r} ({type(lm.model).__name__})"
@@ -70,7 +71,10 @@ def _measure(lm: LM) -> tuple[Mapping[int, LayerMask], float]:
         # Logits only at the last positions: those of a whole window over a large vocabulary would take a gigabyte.
         hook = lm.head.register_forward_pre_hook(lambda _, inputs: last_states(inputs[0], STEPS))
         try:
-            theirs = [lm.model(input_ids=text[None, : n + STEPS], use_cache=False).logits[0, -STEPS:] for n in starts]
+            with lm.products.in_use():  # the weights themselves may not be in memory
+                theirs = [
+                    lm.model(input_ids=text[None, : n + STEPS], use_cache=False).logits[0, -STEPS:] for n in starts
+                ]
         finally:
             hook.remove()
         cache = RaggedCache(lm.config.num_hidden_layers, len(starts), length)

@@ -71,7 +71,8 @@ def _states(lm: LM, text: Tensor) -> Tensor:
     hooks = [layer.register_forward_pre_hook(keep, with_kwargs=True) for layer in lm.layers]
     hooks.append(lm.layers[-1].register_forward_hook(keep_last))
     try:
-        lm.model.get_decoder()(input_ids=text[None], use_cache=False)
+        with lm.products.in_use():
+            lm.model.get_decoder()(input_ids=text[None], use_cache=False)
     finally:
         for hook in hooks:
             hook.remove()
@@ -86,7 +87,8 @@ def sample_texts(lm: LM, count: int, length: int) -> Tensor:
     noise = torch.rand(length - 1, count, generator=generator)
     texts, cache = probe_ids(lm, count)[:, None], None
     for u in noise:
-        output = lm.model(input_ids=texts[:, -1:] if cache else texts, past_key_values=cache, use_cache=True)
+        with lm.products.in_use():
+            output = lm.model(input_ids=texts[:, -1:] if cache else texts, past_key_values=cache, use_cache=True)
         cache = output.past_key_values
         tokens = clamp_nan_ids(draw(output.logits[:, -1].cpu().double().softmax(-1), u.double()), lm.vocab_size)
         texts = torch.cat((texts, tokens[:, None].to(lm.device)), 1)

@@ -74,7 +74,9 @@ class QualityPass:
     def _text_stream(self, items: Sequence[WorkItem]) -> TextStream:
         """Return an estimate of a batch stream's duration; a draft call costs bytes of the draft over bytes of the target."""
         point, metadata = self.job.points[items[0].cell], self.job.pair_info.metadata
-        target, draft = (metadata.bytes_of(role) if role in metadata.checkpoints else 0 for role in ("target", "draft"))
+        target, draft = (
+            metadata.read_bytes_of(role) if role in metadata.checkpoints else 0 for role in ("target", "draft")
+        )
         share = draft / target if draft and target else 1.0
         prompts = len({item.example for item in items}) / len(items)  # to read a text: cells and samples share them
         if point.role != "pair":

@@ -191,7 +191,7 @@ def decoding_of(
         "versions": {
             "verifier": version_of_rule(rule),
             "drafter": None if drafter is None else _drafter_version(drafter),
-            **(TOP_P if run.top_p not in (None, 1) and run.engine == NATIVE else {}),
+            **(TOP_P if run.top_p not in (None, 1) and run.engine.name == NATIVE.name else {}),
         },
         "files": {**files, **drafter_files},
         **{name: value for name, value in pair_info.numerics.items() if name.partition("_")[0] in reads},

@@ -94,21 +94,40 @@ class PairMetadata:
         """Bytes of the weights in memory."""
         return sum(map(self.bytes_of, self.checkpoints))
 
-    def bytes_of(self, role: str) -> float:
-        """Bytes of a model's weights in memory, including packed copies."""
-        return self.copies * self.checkpoints[role].bytes(self.dtype, self.quantization(role), self.device)
-
     @property
-    def copies(self) -> int:
-        """How often each weight is in memory. (An embedding that is not also the head is not packed, but it counts twice.)"""
-        return 2 if self.model.packed else 1
+    def read_bytes(self) -> float:
+        """Bytes of the weights that are read, without packed copies."""
+        return sum(map(self.read_bytes_of, self.checkpoints))
+
+    def bytes_of(self, role: str) -> float:
+        """Bytes of a model's weights in memory, and of their packed copies where both take memory."""
+        return (2 if self._is_kept_twice(role) else 1) * self.read_bytes_of(role)
+
+    def read_bytes_of(self, role: str) -> float:
+        """Bytes of a model's weights that are read, without packed copies."""
+        return self.checkpoints[role].bytes(self.dtype, self.quantization(role), self.device)
+
+    def _is_kept_twice(self, role: str) -> bool:
+        """Return whether a model's weights take memory beside their packed copies: unless they are mapped from a file that has them
+        in the run's dtype (lm/mapped.py). (An embedding that is not also the head is not packed, but it counts as if it were.)
+        """
+        checkpoint = self.checkpoints[role]
+        stored, is_plain = checkpoint.weights, self.quantization(role) is None and sys.platform == "linux"
+        is_mapped = (
+            is_plain
+            and stored is not None
+            and not stored.quantized_bytes
+            and (checkpoint.gguf is not None or self.dtype in (None, stored.dtype))
+        )
+        return bool(self.model.packed) and not is_mapped
 
     def why_too_large(self) -> str | None:
         """Return a sentence if the weights do not fit into the free memory of the device, which must be here."""
         from sdbench.lm.load import why_too_large
 
         wanted = [(checkpoint, self.dtype, self.quantization(role)) for role, checkpoint in self.checkpoints.items()]
-        return why_too_large(wanted, self.device, is_spread=self.model.device_map is not None, copies=self.copies)
+        more = self.num_bytes - self.read_bytes
+        return why_too_large(wanted, self.device, is_spread=self.model.device_map is not None, more=more)
 
 
 def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> PairMetadata:
@@ -157,7 +176,7 @@ def load(metadata: PairMetadata) -> LoadedPair:
 
     logging.disable_progress_bar()
     model, models = metadata.model, {}
-    if (size := metadata.num_bytes / metadata.copies) > GIB:
+    if (size := metadata.read_bytes) > GIB:
         names = " and ".join(checkpoint.id for checkpoint in metadata.checkpoints.values())
         print(f"sdbench: reading {size / GIB:.1f} GiB of weights: {names}", file=sys.stderr, flush=True)
         if metadata.device == "cpu":

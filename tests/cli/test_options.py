@@ -149,12 +149,19 @@ def test_packed_weights_make_cells_of_their_own_in_one_folder_and_the_page_names
     assert titles == {"llama-tiny on gsm8k-tiny", "llama-tiny on gsm8k-tiny, weights repacked"}
 
 
-def test_packed_weights_count_twice_and_need_a_cpu(tmp_path, capsys, monkeypatch):
-    def metadata(packed: bool | None, device: str = "cpu") -> pairs.PairMetadata:
+def test_packed_weights_count_twice_unless_the_file_has_them_in_the_dtype_and_need_a_cpu(tmp_path, capsys, monkeypatch):
+    def metadata(packed: bool | None, device: str = "cpu", dtype: str = "float32") -> pairs.PairMetadata:
         model = Model("llama-tiny", "embedded:llama-tiny/target", "embedded:llama-tiny/draft", packed=packed)
-        return pairs.find(model, device=device, dtype="float32")
+        return pairs.find(model, device=device, dtype=dtype)
 
-    assert metadata(True).num_bytes == 2 * metadata(None).num_bytes == 2 * metadata(False).num_bytes
+    stored = metadata(None).checkpoints["target"].dtype
+    for dtype in ("float32", "bfloat16", "float16"):
+        packed, plain, off = (metadata(value, dtype=dtype).num_bytes for value in (True, None, False))
+        assert packed == (1 if dtype == stored else 2) * plain
+        assert off == plain
+    with monkeypatch.context() as patch:
+        patch.setattr(pairs.sys, "platform", "darwin")
+        assert metadata(True, dtype=stored).num_bytes == 2 * metadata(None, dtype=stored).num_bytes
     assert "model.packed must be true or false, got 2" in refused([*tiny(tmp_path), "model.packed=2"], capsys)
     monkeypatch.setattr(pairs, "device_of", lambda device, **_: device)
     with pytest.raises(ConfigError, match=r"model\.packed=true is for models on a CPU, and device=cuda was chosen"):

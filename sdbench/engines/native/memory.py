@@ -74,7 +74,10 @@ def peak_of(job: Job, num_rows: int) -> PeakBytes:
         width = WIDTHS[str(job.pair_info.numerics[f"{role}_dtype"]).removeprefix("torch.")]
         config, kind = job.pair_info.configs[role], metadata.device.partition(":")[0]
         mode = default_mode(config, kind, is_packed=bool(run.model.packed))
-        shapes[role] = ModelShape.of(config, metadata.bytes_of(role), width, mode)
+        weights = metadata.bytes_of(role)
+        if run.model.packed and run.timing is not None and (role == "target" or run.timing.assisted):
+            weights = 2 * metadata.read_bytes_of(role)  # transformers' `generate` reads the weights themselves
+        shapes[role] = ModelShape.of(config, weights, width, mode)
     needs = {name for point in job.planned for name in needs_of(point.rule)}
     return peak_bytes(
         shapes["target"],

@@ -1,0 +1,141 @@
+"""Weights that are mapped from a file take no memory beside their packed copies, and what was written to them is never lost."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import LlamaConfig, LlamaForCausalLM
+
+from sdbench.lm import mapped
+from sdbench.lm.load import find, load_model
+from sdbench.lm.model import LM
+from sdbench.lm.packed import PackedWeights
+
+pytestmark = [
+    pytest.mark.skipif(not mapped.IS_LINUX, reason="memory is given back on Linux only"),
+    pytest.mark.skipif(not torch.backends.mkldnn.is_available(), reason="this build of PyTorch has no oneDNN"),
+]
+
+SMAPS = """\
+1000-3000 rw-p 00000000 fe:00 16039983                   /models/model.safetensors
+Rss:                   8 kB
+Anonymous:             0 kB
+Swap:                  0 kB
+3000-4000 rw-p 00000000 fe:00 16039984                   /models/changed.safetensors
+Anonymous:             4 kB
+Swap:                  0 kB
+4000-5000 rw-p 00000000 fe:00 16039985                   /models/changed and swapped.safetensors
+Anonymous:             0 kB
+Swap:                  4 kB
+5000-6000 rw-p 00000000 00:00 0
+Anonymous:             0 kB
+6000-7000 rw-p 00000000 00:00 0                          [heap]
+Anonymous:             0 kB
+6800-7000 rw-p 00000000 00:0f 77                         /anon_hugepage (deleted)
+Anonymous:             0 kB
+Private_Hugetlb:    2048 kB
+Swap:                  0 kB
+7000-9000 r--p 00000000 fe:00 16039986                   /models/last.safetensors
+Anonymous:             0 kB
+Swap:                  0 kB
+"""
+
+
+@pytest.fixture
+def folder(tmp_path) -> Path:
+    """A checkpoint of some 80 MB in float32."""
+    sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 12}
+    config = LlamaConfig(**sizes, vocab_size=8192, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2)
+    LlamaForCausalLM(config).float().save_pretrained(tmp_path / "model")
+    return tmp_path / "model"
+
+
+def load(folder: Path) -> LlamaForCausalLM:
+    return load_model(find(str(folder)), device="cpu", dtype="float32")
+
+
+def resident(folder: Path) -> int:
+    """Return how many bytes of the file of weights are in this process's memory."""
+    size, is_there = 0, False
+    for line in Path("/proc/self/smaps").read_text().splitlines():
+        if mapped.ENTRY.match(line):
+            is_there = line.endswith(str(folder / "model.safetensors"))
+        elif is_there and line.startswith("Rss:"):
+            size += int(line.split()[1]) * 1024
+    return size
+
+
+def logits_of(lm: LM) -> torch.Tensor:
+    ids, positions = torch.arange(5, 26).view(3, 7), torch.arange(7).expand(3, -1)
+    with torch.inference_mode():
+        cache = lm.cache(3, 64)
+        return lm.forward(ids, lm.plan(positions, cache, 64), cache)
+
+
+def test_packing_and_decoding_leave_the_weights_of_a_new_model_in_their_file(folder):
+    model = load(folder)
+    lm = LM(model, capture="off", packed=PackedWeights())
+    logits_of(lm)
+    assert resident(folder) < 0.15 * sum(weight.nbytes for weight in model.parameters()), "rows of the embedding"
+
+
+def test_packed_copies_take_the_place_of_weights_that_were_read(folder):
+    model = load(folder)
+    plain, size = logits_of(LM(model, capture="off")), sum(weight.nbytes for weight in model.parameters())
+    assert resident(folder) > 0.8 * size, "transformers maps the file; all of it was read"
+    lm = LM(model, capture="off", packed=PackedWeights())
+    packed = logits_of(lm)
+    assert resident(folder) < 0.15 * size
+    torch.testing.assert_close(packed, plain, rtol=0, atol=1e-5 * float(plain.abs().max()))
+    assert torch.equal(logits_of(LM(model, capture="off")), plain), (
+        "the weights themselves are read from the file again"
+    )
+
+
+def test_what_was_written_to_a_weight_is_kept(folder):
+    model = load(folder)
+    before = logits_of(LM(model, capture="off"))
+    model.model.layers[1].mlp.up_proj.weight.data.mul_(-1)
+    plain = logits_of(LM(model, capture="off"))
+    assert (before - plain).abs().max() > 0.01
+    packed = logits_of(LM(model, capture="off", packed=PackedWeights()))
+    torch.testing.assert_close(packed, plain, rtol=0, atol=1e-5 * float(plain.abs().max()))
+    assert torch.equal(logits_of(LM(model, capture="off")), plain)
+
+
+def test_a_weight_that_is_written_to_after_packing_is_packed_again(folder):
+    model = load(folder)
+    lm = LM(model, capture="off", packed=PackedWeights())
+    logits_of(lm)
+    model.model.layers[0].mlp.up_proj.weight.data.mul_(-1)
+    plain = logits_of(LM(model, capture="off"))
+    torch.testing.assert_close(logits_of(lm), plain, rtol=0, atol=1e-5 * float(plain.abs().max()))
+
+
+def test_files_that_were_written_to_are_left_alone(tmp_path):
+    smaps = tmp_path / "smaps"
+    smaps.write_text(SMAPS)
+    assert mapped._find_unchanged(smaps) == [range(0x1000, 0x3000), range(0x7000, 0x9000)]
+    assert mapped._find_unchanged(tmp_path / "none") == []
+
+
+class Emulated:
+    """A report of memory in which no page counts as written to, or that does not say so."""
+
+    def __init__(self, shown: str) -> None:
+        self.shown = shown
+
+    def read_text(self, **_: object) -> str:
+        return re.sub(r"(?m)^(Anonymous|Swap): .*", self.shown, Path("/proc/self/smaps").read_text())
+
+
+@pytest.mark.parametrize("shown", [r"\1:   0 kB", ""])
+def test_nothing_is_given_back_where_the_system_does_not_say_what_was_written_to(monkeypatch, shown):
+    assert mapped.unchanged_files()
+    monkeypatch.setattr(mapped, "SMAPS", Emulated(shown))
+    mapped._is_writing_reported.cache_clear()
+    try:
+        assert mapped.unchanged_files() == []
+    finally:
+        mapped._is_writing_reported.cache_clear()
