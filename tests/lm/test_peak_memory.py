@@ -15,7 +15,7 @@ from scripts.real_runs import PLANNED
 from sdbench import probs
 from sdbench.cli import compose_run, main
 from sdbench.engines.job import prepare
-from sdbench.engines.native.memory import sorted_ids_of
+from sdbench.engines.native.memory import peak_of, sorted_ids_of
 from sdbench.lm import memory
 from sdbench.lm.load import find, load_model
 from sdbench.lm.memory import ModelShape, free_system_bytes, peak_bytes
@@ -144,6 +144,21 @@ def test_the_plan_prints_the_peak_of_its_job(words, keeps_logits, tmp_path, monk
         num_cores=os.cpu_count() or 1,
     )
     assert list(map(float, printed.groups())) == pytest.approx([need.weights, need.cache, need.laws], rel=0, abs=0.01)
+
+
+def test_a_latency_pass_reads_the_weights_beside_their_packed_copies(tmp_path):
+    """transformers' `generate` reads those of the target, and assisted those of both models."""
+
+    def weights(*words: str) -> float:
+        run = compose_run(["model=llama-tiny", "task=gsm8k-tiny", "n=2", "dtype=bfloat16", f"results={tmp_path}", *words])
+        return peak_of(prepare(run, ()), 1).weights
+
+    pair, packed = weights("timing=off"), "model.packed=true"
+    target = shape_of(load_model(find(folder_of("embedded:llama-tiny/target")), device="cpu", dtype="bfloat16")).weights
+    assert weights("timing=off", packed) == pair, "mapped from their files"
+    assert weights("timing=off", packed, "dtype=float32") == 4 * pair
+    assert weights(packed) == pytest.approx(pair + target, rel=0.02)
+    assert weights(packed, "timing.assisted=true") == 2 * pair
 
 
 def test_top_p_sorts_the_most_likely_ids_of_models_that_run_eagerly_on_a_cpu():
