@@ -150,7 +150,9 @@ def test_a_latency_pass_reads_the_weights_beside_their_packed_copies(tmp_path):
     """transformers' `generate` reads those of the target, and assisted those of both models."""
 
     def weights(*words: str) -> float:
-        run = compose_run(["model=llama-tiny", "task=gsm8k-tiny", "n=2", "dtype=bfloat16", f"results={tmp_path}", *words])
+        run = compose_run(
+            ["model=llama-tiny", "task=gsm8k-tiny", "n=2", "dtype=bfloat16", f"results={tmp_path}", *words]
+        )
         return peak_of(prepare(run, ()), 1).weights
 
     pair, packed = weights("timing=off"), "model.packed=true"

@@ -427,6 +427,20 @@ def test_a_rule_that_the_readme_calls_not_run_was_not_run():
 
 
 @pytest.mark.results
+def test_the_knees_on_programs_are_where_the_readme_says():
+    losses = {}
+    for task in ("humaneval", "mbpp"):
+        table = pd.read_csv(COMMITTED / task / "summary.csv").query("verifier == 'ensemble' and num_draft == 5")
+        losses[task] = -100 * table.set_index("w")[["difference", "difference_high", "difference_low"]]
+    assert (losses["humaneval"]["difference_high"] < 0).all(), "no loss is shown at any w"
+    loss, low, high = (f"{x:.1f}".replace("-", "−") for x in losses["humaneval"].loc[0])
+    assert f"not even at w = 0, which scores {loss} points less [{low}, {high}]" in prose()
+    mbpp = losses["mbpp"]["difference_high"]
+    assert mbpp[0.3] > 0 > mbpp[0.5]
+    assert "On MBPP w = 0.3 loses 10.0 points [4.5, 15.8]: the knee is between 0.5 and 0.3" in prose()
+
+
+@pytest.mark.results
 def test_the_other_rules_and_those_that_were_not_run_emit_on_the_toy_pair_at_t_1_what_the_readme_says():
     zoo = pd.read_csv(COMMITTED.parent / "zoo/llama-tiny-gsm8k-tiny-T1/summary.csv")
     most = zoo[zoo["difference_low"] > -0.05].groupby("verifier")["tokens_per_round"].max().map("{:.2f}".format)
