@@ -427,6 +427,26 @@ def test_a_rule_that_the_readme_calls_not_run_was_not_run():
 
 
 @pytest.mark.results
+@pytest.mark.parametrize(("folder", "points"), [("humaneval-T1", 100), ("wmt-T1", 1)])
+def test_sampled_settings_lose_what_the_readmes_say(folder, points):
+    table = pd.read_csv(COMMITTED / folder / "summary.csv")
+    table.index = table["w"].where(table["verifier"] == "ensemble", table["verifier"])  # 0.9, or "draft"
+    losses = -points * table[["difference", "difference_high", "difference_low"]]
+    unit = "points of pass@1" if points == 100 else "points of BLEU"
+    loss, low, high = losses.loc[0.9]
+    for page in (COMMITTED / "README.md", COMMITTED.parents[1] / "README.md"):
+        assert f"{loss:.1f} {unit} " in (text := " ".join(page.read_text().split()))
+        assert f"[{low:.1f}, {high:.1f}]" in text
+    for setting in (0.7, 0.5, "draft"):
+        loss, low, high = losses.loc[setting]
+        assert f"{loss:.1f} [{low:.1f}, {high:.1f}]" in prose()
+    rounds = [f"{table.loc[name, 'tokens_per_round']:.2f}" for name in (0.9, 0.7, 0.5, "lossless")]
+    assert re.search(
+        "{}, {} and {} tokens a round (?:where .{{0,40}} )?(?:instead of|emits) {}".format(*rounds), prose()
+    )
+
+
+@pytest.mark.results
 def test_the_knees_on_programs_are_where_the_readme_says():
     losses = {}
     for task in ("humaneval", "mbpp"):
