@@ -280,7 +280,7 @@ def test_the_documented_command_starts_a_server_that_the_documented_run_measures
         server.wait_until_ready("/health", 900)
         given = [part.replace("8000", str(port)) for part in shlex.split(measure)[5:]]
         results = run(tmp_path, *given, "n=5")
-        assert len(results.generations) == 15
+        assert len(results.generations) == 10, "w = 1 is the lossless rule, whose texts it shares"
         cut = ("temperature=1", "top_k=1", "n=2", "w=[0]", "name=cut")
         done = command(tmp_path, *(part for part in given if not part.startswith("w=")), *cut)
         assert done.returncode == 0, "vLLM's own cut by top_k ends its engine"
