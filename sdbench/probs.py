@@ -16,10 +16,7 @@ SLICE = 1 << 18  # elements of laws that a core processes at a time, at least on
 CHUNK = 1 << 24  # elements that another device processes at a time: temporaries below 64 MB in float32
 CUT = 27.6  # nats: in `Warp.log_law` a token that is cut keeps a fraction of 1e-12 of its probability
 LOWEST = -1e30  # in `Warp.log_law`, for logits of −∞
-HEADS = (
-    64,
-    2048,
-)  # numbers of largest logits that are looked at before all are sorted: they decide nearly all cuts by top_p
+HEADS = 64, 2048  # numbers of largest logits that are sorted before all are: they decide nearly all cuts by top_p
 BLOCK = 128  # logits of which the largest is found first, where only few of many are looked for
 ROUNDING = {torch.float32: 3e-5, torch.float64: 1e-10}  # how far two sums of one law may differ
 
