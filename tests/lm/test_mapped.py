@@ -47,7 +47,9 @@ def folder(tmp_path) -> Path:
     """A checkpoint of some 80 MB in float32."""
     sizes = {"hidden_size": 768, "intermediate_size": 2048, "num_hidden_layers": 2, "num_attention_heads": 12}
     config = LlamaConfig(**sizes, vocab_size=8192, tie_word_embeddings=True, bos_token_id=1, eos_token_id=2)
-    LlamaForCausalLM(config).float().save_pretrained(tmp_path / "model")
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        LlamaForCausalLM(config).float().save_pretrained(tmp_path / "model")
     return tmp_path / "model"
 
 
@@ -87,7 +89,7 @@ def test_packed_copies_take_the_place_of_weights_that_were_read(folder):
     lm = LM(model, capture="off", packed=PackedWeights())
     packed = logits_of(lm)
     assert resident(folder) < 0.15 * size
-    torch.testing.assert_close(packed, plain, rtol=0, atol=1e-5 * float(plain.abs().max()))
+    torch.testing.assert_close(packed, plain, rtol=0, atol=1e-4 * float(plain.abs().max()))
     assert torch.equal(logits_of(LM(model, capture="off")), plain), (
         "the weights themselves are read from the file again"
     )
@@ -100,17 +102,19 @@ def test_what_was_written_to_a_weight_is_kept(folder):
     plain = logits_of(LM(model, capture="off"))
     assert (before - plain).abs().max() > 0.01
     packed = logits_of(LM(model, capture="off", packed=PackedWeights()))
-    torch.testing.assert_close(packed, plain, rtol=0, atol=1e-5 * float(plain.abs().max()))
+    torch.testing.assert_close(packed, plain, rtol=0, atol=1e-4 * float(plain.abs().max()))
     assert torch.equal(logits_of(LM(model, capture="off")), plain)
 
 
-def test_a_weight_that_is_written_to_after_packing_is_packed_again(folder):
+def test_a_weight_is_packed_again_after_one_element_was_written_to(folder):
+    """Outside any sample, and through `.data`, which leaves the version unchanged: the system reports the page."""
     model = load(folder)
     lm = LM(model, capture="off", packed=PackedWeights())
-    logits_of(lm)
-    model.model.layers[0].mlp.up_proj.weight.data.mul_(-1)
+    before = logits_of(lm)
+    model.model.layers[0].mlp.down_proj.weight.data[1, 1] = 1000.0
     plain = logits_of(LM(model, capture="off"))
-    torch.testing.assert_close(logits_of(lm), plain, rtol=0, atol=1e-5 * float(plain.abs().max()))
+    assert (before - plain).abs().max() > 0.01
+    torch.testing.assert_close(logits_of(lm), plain, rtol=0, atol=1e-4 * float(plain.abs().max()))
 
 
 def test_files_that_were_written_to_are_left_alone(tmp_path):
