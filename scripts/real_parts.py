@@ -16,9 +16,21 @@ from sdbench.records import Results
 
 PAIR = "qwen-coder-small"  # names of its folders begin with the task, those of other models with the model
 TASKS = ("humaneval", "mbpp", "gsm8k", "wmt", "xsum", "cnndm")
-PARTS = ("", "rules", "learned", "lengths", "drafters", "prices", "latency", "assisted", "packed", "float32")
+PARTS = (
+    "",
+    "rules",
+    "packed-rules",
+    "learned",
+    "lengths",
+    "drafters",
+    "prices",
+    "latency",
+    "assisted",
+    "packed",
+    "float32",
+)
 TIMED = ("latency", "assisted", "packed", "float32")  # parts that have only times, of few texts
-NAMED = (*TIMED, "learned")  # parts that have all cells of records with this ending in their name
+NAMED = (*TIMED, "packed-rules", "learned")  # parts that have all cells of records with this ending in their name
 OF_DRAFTERS = ("drafters", "prices")
 CHAT = "chat"  # a task's usual prompt as a chat turn
 FORMS = ("evalplus", "plan", "lighteval", CHAT)  # protocols and forms besides a task's usual one
@@ -65,8 +77,8 @@ class RealFolder:
 
 def divide(results: Results) -> Iterator[tuple[RealFolder, Results]]:
     """Yield each part of the records with the folder that it goes to. Records called …-latency, …-assisted, …-packed or …-float32
-    are of few texts, so only the times of their settings are shown. Records called …-learned are also one part, and those called
-    …-chat have a task's usual prompt as a chat turn.
+    are of few texts, so only the times of their settings are shown. Records called …-learned or …-packed-rules (more rules, with
+    packed weights) are also one part, and those called …-chat have a task's usual prompt as a chat turn.
     """
     named = next((part for part in NAMED if results.name.endswith(f"-{part}")), None)
     cells = table_of(results.cells)
@@ -184,6 +196,7 @@ def _all(cells: pd.DataFrame) -> list[str]:
 CHOICES: dict[str, Callable[[pd.DataFrame], list[str]]] = {
     "": _swept,
     "rules": _rules,
+    "packed-rules": _rules,
     "learned": _all,
     "lengths": _lengths,
     "drafters": _drafters,

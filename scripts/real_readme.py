@@ -41,6 +41,7 @@ HEAD_OF_LATENCY = (
 )
 HEADINGS = {
     "rules": "Other rules",
+    "packed-rules": "Other rules, with packed weights",
     "learned": "A learned weight",
     "lengths": "Draft lengths",
     "drafters": "Drafters",

@@ -5,14 +5,14 @@
 
 A FOLDER holds the records of one pair and task, from one or several of `experiment=real-…`, finished or not. `out` gets folders
 called [MODEL-]TASK[-FORM][-T1][-PART] (real_parts.py): the sweep of w; the parts `rules`, `lengths`, `drafters` and `prices`; and
-for records called …-learned, …-latency, …-assisted, …-packed or …-float32 a part of that name. Files are summary.csv (a row per
-cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no text) and, at T = 0,
-equal_texts.csv. `packed`, `float32` and parts with assisted generation also have times.csv (seconds by example, for each draft
-length of one latency pass); drafters also have drafters.csv, if the run noted shared tokens or counts; a sweep of w also has
-decisions.csv (what to ship at margins of 5 and 2 points, by the speeds of the task's latency part if there is one:
-real_decisions.py) and the plane of acceptance and quality. With add=true, rows of cells and
-drafters that the records do not hold are kept, as are rows of draft lengths in times.csv, but not those of equal_texts.csv, whose
-names are valid within one run.
+for records called …-packed-rules, …-learned, …-latency, …-assisted, …-packed or …-float32 a part of that name. Files are
+summary.csv (a row per cell), metrics.csv (every score), scores.parquet (scores and counts by an example's row in the data set, no
+text) and, at T = 0, equal_texts.csv. `packed`, `float32` and parts with assisted generation also have times.csv (seconds by
+example, for each draft length of one latency pass); drafters also have drafters.csv, if the run noted shared tokens or counts; a
+sweep of w also has decisions.csv (what to ship at margins of 5 and 2 points, by the speeds of the task's latency part if there
+is one: real_decisions.py) and the plane of acceptance and quality. With add=true, rows of cells and drafters that the records do
+not hold are kept, as are rows of draft lengths in times.csv, but not those of equal_texts.csv, whose names are valid within one
+run.
 README.md has a row for each sweep and for each other setting, tasks.svg a panel per sweep, and ranks.svg the order of drafters
 under each rule.
 """

@@ -28,10 +28,23 @@ needs_bfloat16 = pytest.mark.skipif(
 )
 
 
-def allocated(call: Callable[[], Any]) -> int:
+DEVICES = [
+    "cpu",
+    pytest.param(
+        "cuda",
+        marks=[pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="needs an NVIDIA GPU")],
+    ),
+]
+
+
+def allocated(call: Callable[[], Any], device: str = "cpu") -> int:
     """The bytes that the operations of a call allocate in all, the second time."""
     with torch.inference_mode():
         call()
+        if device == "cuda":
+            before = torch.cuda.memory_stats()["allocated_bytes.all.allocated"]
+            call()
+            return torch.cuda.memory_stats()["allocated_bytes.all.allocated"] - before
         with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
             call()
     events: Any = profiler.events()
@@ -40,18 +53,17 @@ def allocated(call: Callable[[], Any]) -> int:
 
 def bytes_of_forward(lm: LM, steps: int, keep: int) -> int:
     cache = lm.cache(ROWS, 64)
-    ids = torch.arange(5, 5 + ROWS * steps).view(ROWS, steps)
-    positions = torch.arange(steps).expand(ROWS, -1)
-    return allocated(lambda: lm.forward(ids, lm.plan(positions, cache, 64), cache, keep=keep))
+    ids = torch.arange(5, 5 + ROWS * steps, device=lm.device).view(ROWS, steps)
+    positions = torch.arange(steps, device=lm.device).expand(ROWS, -1)
+    return allocated(lambda: lm.forward(ids, lm.plan(positions, cache, 64), cache, keep=keep), lm.device.type)
 
 
+@pytest.mark.parametrize("device", DEVICES)
 @pytest.mark.parametrize("family", ["llama", "gemma2", "qwen3"])
 @pytest.mark.parametrize(("steps", "keep"), [(2, 1), (7, 1), (7, 0)])
-def test_a_forward_allocates_its_logits_and_no_copy_of_the_head(family, steps, keep):
-    model = (
-        tiny(family, vocab=VOCAB, attention="eager" if family == "gemma2" else "sdpa").bfloat16().requires_grad_(False)
-    )
-    lm = LM(model, capture="off")
+def test_a_forward_allocates_its_logits_and_no_copy_of_the_head(family, steps, keep, device):
+    model = tiny(family, vocab=VOCAB, attention="eager" if family == "gemma2" else "sdpa")
+    lm = LM(model.to(device).bfloat16().requires_grad_(False), capture="off")
     logits = ROWS * (keep or steps) * VOCAB * 2
     # Gemma 2 caps its logits: three more tensors of their size.
     assert bytes_of_forward(lm, steps, keep) <= (4 if family == "gemma2" else 1) * logits + 2**20

@@ -8,6 +8,7 @@ from types import SimpleNamespace
 
 import pandas as pd
 import pytest
+from scipy.stats import binomtest
 
 import sdbench
 from scripts import real_readme, real_tables
@@ -331,7 +332,7 @@ def test_every_table_says_how_the_weights_were_stored():
         is_unpacked = ~table["weights"].str.endswith(", repacked")
         assert table["weights"].str.removesuffix(", repacked").tolist() == expected, path
         of_transformers = table["verifier"].isin(["generate", "assisted"])
-        is_packed = ("packed", "float32") if path.parent.name != "wmt-T1-learned" else ("learned",)
+        is_packed = ("packed", "packed-rules", "float32") if path.parent.name != "wmt-T1-learned" else ("learned",)
         assert (is_unpacked == (of_transformers | (RealFolder.of(path.parent.name).part not in is_packed))).all(), path
 
 
@@ -385,7 +386,14 @@ def test_what_rounding_alone_moves_on_word_problems_is_what_the_readme_says():
         f"rounding explains {explained}. The lossless texts solve {lossless} problems, the target alone {target}"
         in prose()
     )
-    assert f"+{gain} points [{low}, {high}], which is a difference beyond noise" in prose()
+    assert f"+{gain} points [{low}, {high}]; all four problems that differ go one way" in prose()
+    scores = pd.read_parquet(COMMITTED / "gsm8k-rules/scores.parquet").pivot(
+        index="example", columns="cell", values="score"
+    )
+    changes = scores[table.loc["lossless", "cell"]] - scores[table.loc["target", "cell"]]
+    assert changes[changes != 0].tolist() == [1.0] * 4
+    exact = f"{binomtest(4, 4).pvalue:.3f}".lstrip("0")
+    assert f"an exact test gives p = {exact}, so this may be chance" in prose()
 
 
 @pytest.mark.results
