@@ -115,7 +115,7 @@ def nucleus(logits: Tensor, top_p: float, heads: Sequence[int] = (), out: Tensor
     if not heads:
         return torch.softmax(_cut_sorted(logits, top_p), -1, out=out)
     law = torch.softmax(logits, -1, out=out)
-    rows, laws = logits.flatten(0, -2), law.view(-1, law.shape[-1])
+    rows, laws = logits.reshape(-1, logits.shape[-1]), law.view(-1, law.shape[-1])
     head, ids = _largest_first(rows, heads[0])
     share = laws.gather(-1, ids).double()
     before = share.cumsum(-1) - share  # the mass of more likely tokens

@@ -188,6 +188,11 @@ def test_the_head_of_a_vocabulary_gives_what_a_full_sort_gives(dtype, size, top_
     torch.testing.assert_close(law, wanted, rtol=8 * torch.finfo(dtype).eps, atol=0, equal_nan=True)
 
 
+def test_one_row_of_logits_is_cut_as_a_batch_of_one():
+    logits = torch.randn(50_000, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(Warp(top_p=0.9).law(logits), Warp(top_p=0.9).law(logits[None])[0])
+
+
 def test_a_row_is_sorted_whole_only_where_its_head_does_not_decide(monkeypatch):
     sizes, honest = [], probs._cut_sorted
     monkeypatch.setattr(probs, "_cut_sorted", lambda rows, top_p: (sizes.append(len(rows)), honest(rows, top_p))[1])

@@ -50,6 +50,7 @@ class PrunedDrafter(ModelDrafter):
         cls.check(
             replace(setup, target_config=target.config), keep_layers, calibration, calibration_texts, calibration_tokens
         )
+        target.products.renew()  # the target has not been called yet since its weights may have changed
         count, texts = len(target.listed_layers()), None
         if calibration is not None:
             texts = read_texts(calibration, setup.tokenizer, calibration_texts, calibration_tokens)

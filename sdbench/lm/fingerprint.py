@@ -2,18 +2,18 @@
 
 Weights and buffers count by identity, version and a sample of their values. The sample is needed because a change through
 `.data`, as `parameter.data.mul_(2)` or a merged adapter, leaves the version unchanged. Not detected: a change through `.data` of
-a few elements outside the sample, and a change inside a dictionary or a list of objects. Of weights in files that are mapped into
-memory and were not written to (lm/mapped.py), no sample is needed.
+a few elements outside the sample, and a change inside a dictionary or a list of objects. Weights in files that are mapped into
+memory and were not written to (lm/mapped.py) need no sample: the state of their file counts.
 """
 
-from collections.abc import Collection, Hashable, Iterable, Iterator
+from collections.abc import Collection, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 from weakref import ref
 
 import torch
 from torch import Tensor, nn
 
-from sdbench.lm.mapped import is_in
+from sdbench.lm.mapped import MappedFile, file_of
 
 ENGINES_OWN = "_attn_implementation_internal"  # set and reset by the engine around every forward pass
 SAMPLE = 256
@@ -39,7 +39,7 @@ class Same:
         return hash(Same)
 
 
-def fingerprint(model: nn.Module, files: Collection[range] = ()) -> Hashable:
+def fingerprint(model: nn.Module, files: Collection[MappedFile] = ()) -> Hashable:
     """Return the fingerprint: of the weights, buffers, plain attributes, hooks and replaced forwards, and of the configuration.
 
     files: those of `mapped.unchanged_files`, whose weights are not sampled, since that would read them into memory.
@@ -48,8 +48,19 @@ def fingerprint(model: nn.Module, files: Collection[range] = ()) -> Hashable:
     configs = {id(config): config for module in modules if (config := vars(module).get("config")) is not None}
     written = [str({k: v for k, v in vars(config).items() if k != ENGINES_OWN}) for config in configs.values()]
     tensors = [x for module in modules for name in TENSORS for x in vars(module)[name].values() if x is not None]
-    tensors = [x for x in tensors if not (files and is_in(x, files))]
-    return (*written, sample_of(tensors), *(part for module in modules for part in _parts(module)))
+    return (*written, _contents(tensors, files), *(part for module in modules for part in _parts(module)))
+
+
+def fingerprint_of(tensors: Sequence[Tensor], files: Collection[MappedFile] = ()) -> Hashable:
+    """Return the fingerprint of weights alone."""
+    return _contents(tensors, files), *(_tensor("", tensor) for tensor in tensors)
+
+
+def _contents(tensors: Sequence[Tensor], files: Collection[MappedFile]) -> Hashable:
+    """Return the states of the files that hold some of these tensors, and a sample of the others."""
+    held = [(tensor, file_of(tensor, files) if files else None) for tensor in tensors]
+    states = {file: file.state for file in dict.fromkeys(file for _, file in held if file is not None)}
+    return tuple(states.values()), sample_of(tensor for tensor, file in held if file is None)
 
 
 def sample_of(tensors: Iterable[Tensor]) -> tuple[bytes, ...]:

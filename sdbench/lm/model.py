@@ -51,7 +51,7 @@ class LM:
         self.model, self.config, self.role = model, model.config.get_text_config(), role
         refuse_unservable(model.config, type(model), role)
         self._refuse_training_mode()
-        self.packed, self.products = packed, packed.layers_of(model) if packed else PackedLayers(model)
+        self.packed, self.products = packed, packed.layers_of(model) if packed else PackedLayers()
         self.mode: Mode = mode_of(capture, model, is_packed=packed is not None)
         self.patience = PATIENCE if capture is None and self.mode == "trace" else 1
         self.head: Any = model.get_output_embeddings()

@@ -158,6 +158,25 @@ def test_the_layers_that_change_least_go_and_are_measured_once(cache, monkeypatc
     assert drafter_of(target).facts == first.facts, "read from the cache"
 
 
+def test_distances_of_a_packed_target_follow_a_change_of_its_weights(cache):
+    """A change through `.data` leaves the version; no text is decoded between the change and the measurement."""
+    target = target_of("llama").float()
+
+    def distances_of(engine: sdbench.Engine) -> Any:
+        return engine.drafter("pruned", engine.warp(), {"keep_layers": 2}).facts["angular_distances"]
+
+    engine = sdbench.Engine(target, packed=True)
+    before = distances_of(engine)
+    target.model.layers[1].mlp.down_proj.weight.data.mul_(50)
+    for path in cache.iterdir():
+        path.unlink()
+    after = distances_of(engine)
+    for path in cache.iterdir():
+        path.unlink()
+    assert after == pytest.approx(distances_of(sdbench.Engine(target)), abs=1e-3)
+    assert max(abs(x - y) for x, y in zip(before, after, strict=True)) > 0.01
+
+
 @pytest.mark.slow
 def test_an_engine_keeps_its_pruned_draft_and_forgets_its_cache(target):
     engine = sdbench.Engine(target, capture="trace")

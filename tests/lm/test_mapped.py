@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from safetensors.torch import load_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from sdbench.lm import mapped
@@ -35,6 +36,9 @@ Anonymous:             0 kB
 6800-7000 rw-p 00000000 00:0f 77                         /anon_hugepage (deleted)
 Anonymous:             0 kB
 Private_Hugetlb:    2048 kB
+Swap:                  0 kB
+6900-7000 rw-s 00000000 00:0f 78                         /dev/shm/torch_1 (deleted)
+Anonymous:             0 kB
 Swap:                  0 kB
 7000-9000 r--p 00000000 fe:00 16039986                   /models/last.safetensors
 Anonymous:             0 kB
@@ -120,8 +124,60 @@ def test_a_weight_is_packed_again_after_one_element_was_written_to(folder):
 def test_files_that_were_written_to_are_left_alone(tmp_path):
     smaps = tmp_path / "smaps"
     smaps.write_text(SMAPS)
-    assert mapped._find_unchanged(smaps) == [range(0x1000, 0x3000), range(0x7000, 0x9000)]
+    files = mapped._find_unchanged(smaps)
+    assert [(file.addresses, file.source, file.path) for file in files] == [
+        (range(0x1000, 0x3000), "00000000 fe:00 16039983", "/models/model.safetensors"),
+        (range(0x7000, 0x9000), "00000000 fe:00 16039986", "/models/last.safetensors"),
+    ]
+    assert files[0].state == files[0].source, "this file is not there"
     assert mapped._find_unchanged(tmp_path / "none") == []
+
+
+def test_weights_are_packed_again_after_their_file_was_written_to(folder):
+    """Memory shows what is in the file, also where another process wrote to it after it was mapped."""
+    model, path = load(folder), folder / "model.safetensors"
+    lm = LM(model, capture="off", packed=PackedWeights())
+    before = logits_of(lm)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        LlamaForCausalLM(LlamaConfig.from_pretrained(folder)).float().save_pretrained(folder.parent / "other")
+    content = (folder.parent / "other/model.safetensors").read_bytes()
+    assert len(content) == path.stat().st_size
+    with path.open("r+b") as file:
+        file.write(content)
+    plain = logits_of(LM(model, capture="off"))
+    assert (before - plain).abs().max() > 0.01
+    torch.testing.assert_close(logits_of(lm), plain, rtol=0, atol=1e-4 * float(plain.abs().max()))
+
+
+def test_weights_of_another_file_at_the_same_addresses_are_packed_again(folder):
+    """The first file is closed before the second is mapped, which the system may then put into the same place."""
+    model = load(folder)
+    lm = LM(model, capture="off", packed=PackedWeights())
+    before = logits_of(lm)
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        LlamaForCausalLM(LlamaConfig.from_pretrained(folder)).float().save_pretrained(folder.parent / "other")
+    for weight in model.parameters():
+        weight.data = torch.empty(0)
+    weights = load_file(folder.parent / "other/model.safetensors")
+    for name, weight in model.named_parameters():
+        weight.data = weights[name]
+    plain = logits_of(LM(model, capture="off"))
+    assert (before - plain).abs().max() > 0.01
+    torch.testing.assert_close(logits_of(lm), plain, rtol=0, atol=1e-4 * float(plain.abs().max()))
+
+
+def test_nothing_is_given_back_without_a_folder_for_temporary_files(monkeypatch):
+    def refuse() -> None:
+        raise FileNotFoundError("No usable temporary directory found")
+
+    monkeypatch.setattr(mapped, "TemporaryFile", refuse)
+    mapped._is_writing_reported.cache_clear()
+    try:
+        assert mapped.unchanged_files() == []
+    finally:
+        mapped._is_writing_reported.cache_clear()
 
 
 class Emulated:

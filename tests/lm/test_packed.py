@@ -1,5 +1,7 @@
 """Packed weights give the products of the weights themselves, follow every change of them, and leave the model as it was."""
 
+import copy
+import gc
 from typing import Any
 
 import pytest
@@ -136,15 +138,58 @@ def changed_unseen(linear: nn.Linear) -> None:
     linear.weight.data.mul_(-1)  # the version stays
 
 
+@pytest.mark.parametrize("is_shared", [False, True])
 @pytest.mark.parametrize("change", [replaced, moved, changed_in_place, changed_unseen])
-def test_a_changed_weight_is_packed_again(change):
+def test_a_changed_weight_is_packed_again(change, is_shared):
     model = tiny("llama").float()
+    if is_shared:
+        model.share_memory()  # a mapped file in which writing leaves no trace
     lm = LM(model, capture="off", packed=PackedWeights())
     before = logits_of(lm)
     change(model.model.layers[0].mlp.up_proj)
     after, plain = logits_of(lm), logits_of(LM(model, capture="off"))
     assert (before - plain).abs().max() > 0.01
     assert (after - plain).abs().max() <= 1e-5 * plain.abs().max()
+
+
+def test_a_layer_whose_class_multiplies_otherwise_is_refused(monkeypatch):
+    model, forward = tiny("llama").float(), nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: 1.01 * forward(self, x))
+    with pytest.raises(ValueError, match="packed weights give another product than a linear layer of the model"):
+        LM(model, capture="off", packed=PackedWeights())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_that_are_zero_or_nan_are_packed(dtype):
+    if not has_instructions(dtype):
+        pytest.skip("this CPU has no instructions for bfloat16")
+    model = tiny("llama").to(dtype)
+    for value in (0.0, float("nan")):
+        model.model.layers[0].mlp.up_proj.weight.data.fill_(value)
+        PackedWeights().layers_of(model)
+
+
+def test_a_change_that_is_not_one_of_a_linear_weight_packs_nothing_again(packings):
+    """Such as the frequencies of a LongRoPE model, which every forward pass writes."""
+    model = tiny("llama").float()
+    lm = LM(model, capture="off", packed=PackedWeights())
+    logits_of(lm)
+    num_packed = len(packings)
+    model.model.rotary_emb.inv_freq.mul_(1)
+    logits_of(lm)
+    assert len(packings) == num_packed > 0
+
+
+def test_copies_go_with_the_last_layers_that_use_them():
+    model, packed = tiny("llama").float(), PackedWeights()
+    first, second = packed.layers_of(model), packed.layers_of(copy.deepcopy(model))
+    num_copies = len(packed._copies)
+    again = packed.layers_of(model)
+    assert len(packed._copies) == num_copies, "weights that both share have one copy"
+    del second
+    gc.collect()
+    assert len(packed._copies) == num_copies // 2
+    del first, again
 
 
 def test_a_weight_changed_between_two_calls_of_one_stream_is_packed_again():
