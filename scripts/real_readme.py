@@ -127,7 +127,7 @@ def row_of(folder: Path) -> list[str]:
             answers.append("none shown to be safe")
             continue
         sooner = latencies.get(row["setting"]) or format_interval(estimate_of(row, "sooner"), 2)
-        time = f"an answer {sooner} × sooner" if sooner else "not timed"
+        time = f"{sooner} × per answer" if sooner else "not timed"
         answers.append(f"{row['setting']}: {row['change']:+.1f} (at worst {row['worst']:.1f}), {time}")
     return [RealFolder.of(folder.name).title, str(int(summary["n"].max())), *shown, *answers]
 

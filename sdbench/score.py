@@ -92,7 +92,8 @@ def _value(key: str, text: str) -> Any:
         if key in ("stop", "system") and isinstance(each, str) and (escape := ESCAPE.search(each)):
             right = r'["\n\n"]' if key == "stop" else r'"\n\n"'
             raise ValueError(
-                f"{key}={show(text)} has {escape[0]} as two characters, which stay two: write the text in double quotes, such as "
+                f"{key}={show(text)} has {escape[0]} as two characters, a backslash and a letter, which are not turned into a line "
+                f"break or tab: write the text in double quotes, such as "
                 f"'{key}={right}'"
             )
     return value

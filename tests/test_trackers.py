@@ -25,7 +25,7 @@ from sdbench.trackers.to_tensorboard import TensorBoard, curves
 from sdbench.trackers.to_wandb import WandB
 from tests.records.synthetic import write_synthetic
 
-ADVICE = "llama-tiny on gsm8k-tiny: no recommendation, n is small (n=8; at least 50 examples are needed)."
+ADVICE = "llama-tiny on gsm8k-tiny: none: n is too small (n=8; at least 50 examples are needed)."
 
 
 @pytest.fixture(scope="module")

@@ -139,8 +139,8 @@ def refuse_escapes(words: Sequence[str]) -> None:
         if TEXTS.fullmatch(key) and (escape := ESCAPE.search(value)):
             example = r'["\n\n"]' if key == "task.stop" else r'"\n\n"'
             raise ConfigError(
-                f"{show(word)} has {escape[0]} as two characters, which stay two: write it as the shell reads it, with the text in "
-                f"double quotes, such as $'{key}={example}'"
+                f"{show(word)} has {escape[0]} as two characters, a backslash and a letter, which are not turned into a line break "
+                f"or tab: use the shell's $'…' quoting, such as $'{key}={example}'"
             )
 
 

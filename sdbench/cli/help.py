@@ -9,7 +9,7 @@ sdbench: what lenient speculative decoding costs in quality and gains in speed, 
 
   python -m sdbench [KEY=VALUE ...] [-m] [--config-dir DIR]
 
-  python -m sdbench                                        the tiny pair that ships inside, 13 values of w
+  python -m sdbench                                        the tiny pair that ships with the package, 13 values of w
   python -m sdbench model=llama task=cnndm w=0.7
   python -m sdbench model=qwen task=gsm8k 'w=[0.3,0.5,0.7,0.9,1.0]' 'num_draft=[3,5,8]' n=500 decode=sampling samples=4
   python -m sdbench -m model=llama-tiny,qwen-tiny task=xsum-tiny,wmt-tiny 'w=[0.5,0.7,1.0]'
@@ -34,15 +34,15 @@ What is run
   drafter=NAME      what proposes tokens. Several in one run: drafter=[A,B], options as drafter.A.OPTION=VALUE; drafter=all:
                     all that can run with this pair
   w=X or w=[X,Y]    the weight of the TARGET in the ensemble w p + (1 - w) q: w=1 is lossless speculative decoding, w=0
-                    keeps every drafted token (default for verifier=ensemble: 0 to 1 in 13 steps; other rules take no w)
+                    keeps every drafted token (default for verifier=ensemble: 13 values from 0 to 1; other rules take no w)
   num_draft=K       tokens drafted per round, a number or a list                                    (5)
-  decode=NAME       a preset of the three below
+  decode=NAME       a preset of temperature, top_k and top_p
   temperature=T     0 is greedy                                                                     (0)
   top_k=K top_p=P   applied to both models' distributions                                           (none)
   max_new_tokens=N  length of an answer                                                             (set by the task)
   n=N               examples; n=all takes every row                                                 (set by the task)
   samples=S         answers per example and cell                                                    (1)
-  seed=S            of the random numbers; seed=[0,1,2]: one after another into one folder (the subset: task.seed=)  (0)
+  seed=S            of the random numbers; seed=[0,1,2] runs three seeds into one folder (task.seed= chooses the examples)  (0)
   margin=M          the loss of quality you would accept, in points of 100, for the recommendation  (5)
                     or one for each task, also in an experiment: 'margin={gsm8k: 1, cnndm: 0.5, default: 2}'
   experiment=NAME   a whole study: the tables of DIVERSED (arXiv:2604.07622) and others
@@ -53,17 +53,20 @@ How it is run
   batch_size=B      rows decoded together; auto finds what fits                                     (auto)
   device=D          auto, cpu, cuda, cuda:1, xpu, hpu                                               (auto)
   dtype=T           auto, float64, float32, bfloat16, float16                                       (auto)
-  timing=off        leaves out the latency pass, which times 3 cells of the sweep, lossless and the target alone on 8
-                    examples; for numbers to publish: timing.examples=30 timing.cells=11 (timing.repeats, timing.batch_size);
+  timing=off        leaves out the latency pass, which times lossless, the target alone and 3 settings of each curve (rule, drafter
+                    and draft length) on 8 examples; for numbers to publish: timing.examples=30 timing.cells=11
+                    (timing.repeats, timing.batch_size);
                     timing.assisted=true times transformers' assisted generation too; a server can be timed at arrival rates:
                     'timing.rate=[0.5,1,2]' 'timing.slo={ttft: 0.5, tpot: 0.05}' (docs/engines.md, Open-loop load)
-  shard=I/K         part I of K of the examples, for several machines on one folder                 (0/1)
+  shard=I/K         part I of K of the examples, I from 0 to K-1, for several machines on one folder; part 0 also runs the latency
+                    pass                                                                            (0/1)
   -m                one job per combination of comma lists; hydra/launcher=basic, submitit_local or slurm starts them
   --config-dir DIR  more files for the groups below, in DIR/model/NAME.yaml and so on
   --cfg             prints the resolved configuration, with all options of the chosen files, and runs nothing
   --plan            prints what the records hold and what is missing, downloads, memory and hours, and runs nothing
   --prefetch        downloads the models and the data and stops: for nodes without a network
-  --list GROUP      the files of model, task, verifier, drafter, method or experiment, with a line on each
+  --list GROUP      the files of model, task, verifier, drafter, method, experiment, decode, engine or tracker, with a line on each
+  --version         prints the version
 
 Where it goes
   results=DIR       the root folder of all results                                                  (results)

@@ -53,7 +53,7 @@ def show_plan(run: Run) -> None:
     else:  # keys of cells contain the hashes
         for name in names.values():
             print(f"  {name}")
-        print("held: not known, because the weights were not hashed on this machine; a run does it once")
+        print("held: not known, because the weights have not been hashed on this machine; the first run hashes them")
     print(f"download: {_download(job)}")
     print(f"memory: {_memory(job, num_texts * len(cells))}")
     if why := _why_too_large(job):
@@ -129,9 +129,9 @@ def _hours(results: Results | None, todo: Mapping[str, int], *, is_timed: bool =
         return "nothing to decode"
     timings = None if results is None else results.timings
     if timings is None or timings.empty:
-        return "not known; n=4 measures it" if is_timed else "not known; n=4 without timing=off measures it"
+        return f"not known; run with n=4{'' if is_timed else ' and without timing=off'} first to measure it"
     whole = timings[~timings["is_split"].astype(bool)]
     each_s = (whole["prefill_s"] + whole["decode_s"]).groupby(whole["cell"]).mean()
     usual_s = float(each_s.mean())
     seconds = sum(count * float(each_s.get(key, usual_s)) for key, count in todo.items())
-    return f"at most {seconds / 3600:.2f} h on such a machine, one text at a time; batches take less"
+    return f"at most {seconds / 3600:.2f} h on a machine like that of the latency pass, one text at a time; batches take less"

@@ -92,9 +92,10 @@ def _refuse_without_rate(timing: TimingOptions) -> None:
                 f"timing.{name} needs requests that arrive at a rate: add timing.rate=[0.5,1], or timing.trace=FILE"
             )
     if timing.requests is not None and not (timing.rate or timing.ramp):
-        instead = "add timing.rate=[0.5,1], or" if timing.trace is None else "timing.trace has a number of its own;"
+        instead = "add timing.rate=[0.5,1], or" if timing.trace is None else "timing.trace has its own number;"
         raise ConfigError(
-            f"timing.requests={timing.requests} is the number at each timing.rate or timing.ramp: {instead} remove timing.requests"
+            f"timing.requests={timing.requests} sets how many requests are sent at each rate of timing.rate or timing.ramp, and "
+            f"neither is given: {instead} remove timing.requests"
         )
 
 
@@ -127,7 +128,8 @@ def _seconds_of(key: str, value: object, longest_s: float) -> float:
     if not isinstance(value, str):
         if isinstance(value, int | float) and not isinstance(value, bool) and longest_s < value < 10**6:
             raise ConfigError(
-                f"{key}={show(value)} has no unit, and is long as seconds: write {show(value)}ms, or {show(value)}s"
+                f"{key}={show(value)} has no unit and would be {show(value)} seconds: write {show(value)}ms, or {show(value)}s if "
+                "that is meant"
             )
         return checks.number(key, value, 0, longest_s, is_open=True)
     match = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(ms|s)", value.strip())

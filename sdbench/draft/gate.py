@@ -86,15 +86,15 @@ class Gate:
         """Raise ValueError if it was trained for other models, another `drafter` (the path of a class) or other options of it."""
         trained = f"length_head is a gate of {self.card.get('model', 'another pair')}"
         if self.card["drafter"] != drafter:
-            raise ValueError(f"{trained} for {self.card['drafter']}: train one for {drafter}")
+            raise ValueError(f"{trained} for {self.card['drafter']}: train a gate for {drafter}")
         for role, identity in self.card["checkpoints"].items():
             known = {"target": setup.checkpoint, "draft": setup.draft_checkpoint}[role]
             if known not in (None, identity):
                 raise ValueError(
-                    f"{trained}, whose {role} is {identity}; this run's {role} is {known}: train one for it"
+                    f"{trained}, whose {role} is {identity}; this run's {role} is {known}: train a gate for this pair"
                 )
         if setup.tokenizer_key not in (None, self.card["tokenizer"]):
-            raise ValueError(f"{trained}, whose tokenizer differs from this target's: train one for it")
+            raise ValueError(f"{trained}, whose tokenizer differs from this target's: train a gate for this pair")
         before, now = self.card.get(DRAFTING), setup.drafting
         if before is None or now is None:  # cards of earlier versions lack it
             return
@@ -102,7 +102,7 @@ class Gate:
             is_known = name in before or name != "target_quantization"  # which cards of earlier versions lack
             if is_known and before.get(name) != now.get(name):
                 values = [f"{name}={show(options.get(name))}" for options in (before, now)]
-                raise ValueError(f"{trained} with {values[0]}, and this run has {values[1]}: train one for it")
+                raise ValueError(f"{trained} with {values[0]}, and this run has {values[1]}: train a gate for this run")
 
 
 def law_of(block: DraftBlock, num_ids: int) -> Tensor:

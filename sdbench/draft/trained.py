@@ -52,10 +52,10 @@ class TrainedDrafter(BaseDrafter):
         target, tokenizer = card["checkpoints"]["target"], card["tokenizer"]
         if setup.checkpoint not in (None, target):
             raise ValueError(
-                f"{trained}, whose target is {target}; this run's target is {setup.checkpoint}: train one for it"
+                f"{trained}, whose target is {target}; this run's target is {setup.checkpoint}: train a head for this target"
             )
         if setup.tokenizer_key not in (None, tokenizer):
-            raise ValueError(f"{trained}, whose tokenizer differs from this target's: train one for it")
+            raise ValueError(f"{trained}, whose tokenizer differs from this target's: train a head for this target")
         if setup.target_config is not None:
             cls._refuse_width(head, weights, setup.target_config.hidden_size)
         most = cls.most_drafts(weights)
@@ -87,5 +87,5 @@ class TrainedDrafter(BaseDrafter):
         trained = cls.width_of(weights)
         if trained != width:
             raise ValueError(
-                f"head={head} reads states of width {trained}, but this target's have width {width}: train one for it"
+                f"head={head} reads states of width {trained}, but this target's have width {width}: train a head for this target"
             )

@@ -49,10 +49,13 @@ def probe(lm: LM) -> Mapping[int, LayerMask]:
             if is_out_of_memory(error):
                 raise
             reason = f"{type(error).__name__}: {first_line(error)}"
-            raise ValueError(f"{name} cannot be served over the engine's cache ({reason})") from error
+            raise ValueError(
+                f"{name} does not run with sdbench's KV cache ({reason}): choose another model, or decode with engine=vllm"
+            ) from error
         if off > closeness(lm):
             raise ValueError(
-                f"{name} cannot be served: over the engine's cache its distributions are {off:.2g} off in TV"
+                f"{name} gives other distributions with sdbench's KV cache than without it (total variation {off:.2g}): choose "
+                "another model, or decode with engine=vllm"
             )
         _known[lm.model] = now, layer_masks
     return layer_masks

@@ -43,7 +43,9 @@ class StateLM(LM):
             self.new_layers.load_state_dict(parameters)
         except RuntimeError as error:
             kind = type(self.new_layers[-1]).__name__
-            raise ValueError(f"the head's layer is not a {kind} of this target's sizes: train one for it") from error
+            raise ValueError(
+                f"the head's layer is not a {kind} of this target's sizes: train a head for this target"
+            ) from error
         super().__init__(model, role="draft", capture=target.mode, packed=target.packed)
         self.eps = float(target.config.rms_norm_eps) if is_shipped else EPS
         if is_shipped:
@@ -120,7 +122,7 @@ def with_new_layers(lm: LM, count: int) -> tuple[Any, nn.ModuleList]:
     """Return a model over the weights of `lm` with `count` new layers like its last, and the list of them."""
     before = lm.listed_layers()
     if count > len(before):
-        raise ValueError(f"the head has {count} layers, and the target {len(before)}: train one for it")
+        raise ValueError(f"the head has {count} layers, and the target {len(before)}: train a head for this target")
     model = without_layers(lm, range(len(before) - count))
     kinds = [type(layer) for layer in before[-count:]]
     holder = next(x for x in model.modules() if isinstance(x, nn.ModuleList) and [type(y) for y in x] == kinds)

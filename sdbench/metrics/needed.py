@@ -42,9 +42,9 @@ def examples_needed(test: Comparison, margin: float, alpha: float) -> str:
     if test.is_safe(margin):
         return ""
     if test.has_excess(margin):
-        return f"none would do: more texts {test.excess[1]}"
+        return f"no number is enough: more texts {test.excess[1]}"
     count, _, _ = needed_examples(test, margin, alpha).partition(" examples")
-    return count or ("none would do: it loses more" if test.change <= -margin else "not known")
+    return count or ("no number is enough: it loses more than the margin" if test.change <= -margin else "not known")
 
 
 def _times(room: float, seen: float, hidden: float, power: float) -> float:

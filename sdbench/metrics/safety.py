@@ -3,8 +3,8 @@ of lossless by at most the margin.
 
 Non-inferiority, one-sided 2.5 %: the limit of the paired difference on the side of loss is within the margin. Within a curve
 the settings are tested in a fixed order, from the strict end outwards, and testing stops at the first failure; with R curves
-(rules, drafters, draft lengths, other options) each has 2.5 %/R. So the chance of calling any setting safe that loses the margin or more
-is at most 2.5 %. Loss and margin are in points of 100 of the metric's range: 5 is 0.05 of a score on 0–1.
+(rules, drafters, draft lengths, other options) each has 2.5 %/R. So the chance of calling any setting safe that loses the margin
+or more is at most 2.5 %. Loss and margin are in points of 100 of the metric's range: 5 is 0.05 of a score on 0–1.
 
 The limit is Tango's for pass/fail and otherwise Gaffke's (stats/conservative.py), which allows for losses that n examples may
 not have shown, of up to about 3.7/n of the range. The intervals of tables and figures do not allow for them, and are narrower

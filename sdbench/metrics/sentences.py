@@ -66,8 +66,8 @@ class Wording:
         """Return which lossless settings were timed in other passes only, as the end of a sentence; otherwise ""."""
         if not gain.apart:
             return ""
-        others = ", ".join(self.sweep.names[key] for key in gain.apart)
-        return f", and {others} was timed in another pass: time all of them in one command"
+        others = " and ".join([", ".join(self.sweep.names[key] for key in gain.apart), "this setting"])
+        return f", and {others} were timed in different passes: time all of them in one command"
 
     def untimed_text(self) -> str:
         """The setting is safe, but its speed was not measured."""
@@ -133,9 +133,9 @@ def too_slow(
     elif later:
         gain = sweep.gains[later[0].cell]
         times = {"lossless": gain.sooner, "the target alone": gain.sooner_target}
-        known = ", ".join(f"{ratio_text(time)} than from {name}" for name, time in times.items() if time)
+        known = ", ".join(f"{ratio_text(time)} over {name}" for name, time in times.items() if time)
         faster = f"{sweep.names[later[0].cell]} does in tokens a second"
-        reason = f"{faster}, but that {answer_text(sweep)} comes sooner is not proven ({known})"
+        reason = f"{faster}, but it is not proven to be faster per {answer_text(sweep)} ({known})"
     else:
         nearest = max(over, key=lambda key: over[key].low)
         setting, reason = "setting", f"nearest is {sweep.names[nearest]} at {ratio_text(over[nearest])}{limits}"
@@ -144,17 +144,17 @@ def too_slow(
 
 def gain_text(sweep: Weighed, gain: Gain, cell: str, *, is_short: bool = False) -> str:
     """Return the gain over lossless: in tokens per second, in the time of an answer, and what was timed."""
-    sooner = f"{answer_text(sweep)} {ratio_text(gain.sooner)} sooner" if gain.sooner else ""
+    sooner = f"{ratio_text(gain.sooner)} per {answer_text(sweep)}" if gain.sooner else ""
     if is_short:
         return ", ".join(filter(None, [ratio_text(gain.over_lossless), sooner]))
-    length = f", {length_text(sweep.lengths[cell])}" if cell in sweep.lengths else ""
+    length = f", answers {length_text(sweep.lengths[cell])}" if cell in sweep.lengths else ""
     over = f"{ratio_text(gain.over_lossless)} over {sweep.names[gain.best]}"
     return f"{over}, {sooner}{length} ({timed_text(gain.over_lossless.n, sweep.batch_size)})" if sooner else over
 
 
 def answer_text(sweep: Weighed) -> str:
     """Return what a measured time of an answer covers: an answer or, since a batch is timed as a whole, a batch of answers."""
-    return "an answer" if sweep.batch_size == 1 else "a batch of answers"
+    return "answer" if sweep.batch_size == 1 else "batch of answers"
 
 
 def timed_text(n: int, batch_size: int) -> str:
@@ -192,7 +192,7 @@ def remarks(sweep: Weighed) -> list[str]:
     notes = []
     if sweep.draft is not None and not sweep.draft.high < 0:
         loss = format_interval(sweep.draft, 1) + (", positive is better" if sweep.metric.best == "low" else "")
-        notes.append(f"On this task the draft alone is not shown to lose anything either ({loss}).")
+        notes.append(f"On this task no loss of the draft alone is proven ({loss}).")
     if sweep.left_out:
         names = ", ".join(f"{sweep.names[cell]} (n={n})" for cell, n in sweep.left_out.items())
         notes.append(f"Left out, with too few examples: {names}.")
@@ -222,7 +222,7 @@ def slow_lossless(sweep: Weighed) -> str:
     over = sweep.lossless.get(best := sweep.best_lossless or "")
     if over is None or not over.high < 1:
         return ""
-    return f" Nor is lossless worth its drafts: {sweep.names[best]} {slower_text(over)}."
+    return f" Lossless speculation is slower than no speculation: {sweep.names[best]} {slower_text(over)}."
 
 
 def slower_text(over: Estimate) -> str:

@@ -27,8 +27,8 @@ SMALL = 50
 MOST_UNREADABLE = 0.1  # share of lossless answers; above it a comparison could not show a loss
 UNREADABLE = {
     "is_truncated": ("are cut off at the length limit", "raise max_new_tokens"),
-    "is_empty": ("are empty", "check the prompt and the stop words of the task (protocol=)"),
-    "is_extraction_failed": ("have no result that can be read", "raise max_new_tokens or choose another protocol"),
+    "is_empty": ("are empty", "check the prompt and the stop strings (task.protocol=, task.stop=)"),
+    "is_extraction_failed": ("have no result that can be read", "raise max_new_tokens or change task.protocol="),
 }
 Margin = float | Mapping[str, float]  # points, or {task: points}
 
@@ -174,14 +174,14 @@ class _Weigher:
         if not orders:
             return replace(bare, problem="nothing lenient was run, so there is nothing to recommend")
         if not metric.is_bounded:
-            loss = f"no loss of {metric.name} can be called small: its bounds are not declared"
-            return replace(bare, problem=f"no recommendation, since {loss}")
+            loss = f"no loss of {metric.name} can be called small, since its bounds are not declared"
+            return replace(bare, problem=loss)
         if not bases:
-            return replace(bare, problem="no recommendation, there is no lossless run to compare with")
+            return replace(bare, problem="there is no lossless run to compare with")
         orders = [kept for order in orders if (kept := [key for key in order if key in bases and key not in left_out])]
         if not orders:
-            size = f"n is small (n={max(left_out.values())}; at least {SMALL} examples are needed)"
-            return replace(bare, problem=f"no recommendation, {size}")
+            size = f"n is too small (n={max(left_out.values())}; at least {SMALL} examples are needed)"
+            return replace(bare, problem=size)
         if problem := self._unreadable(bases[orders[0][0]]):
             return replace(bare, problem=problem)
         same = self.cells[self.cells["sweep"] == sweep]

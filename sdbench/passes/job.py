@@ -111,7 +111,7 @@ def _passes(job: Job, scorers: Scorers, launch: str | None, forced: list[str]) -
                 )
         for name in store.compact():
             warn(
-                f"{name} was damaged and is set aside as .torn-{name}: the commands that made its records make them again"
+                f"{name} was damaged and was renamed to .torn-{name}: run the commands that wrote its records again to restore them"
             )
     try:
         finish(run, planned, failed, config)

@@ -40,8 +40,8 @@ def measure_near_ties(job: Job, store: Store, models: Models) -> None:
     new = [each for each in keys if each[:4] not in held and len(prompts.get(each[1], ())) > 1]
     if len(new) > MOST:
         warn(
-            f"{len(new)} lossless texts differ from the target's own, and where they part is measured for {MOST} of them; "
-            "repeat the command for the next ones"
+            f"{len(new)} lossless texts differ from the target's own, and it is checked for only {MOST} of them whether rounding "
+            "explains the first difference; run the command again for the others"
         )
     if not new:
         return

@@ -51,7 +51,9 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
     width = max(PLAIN_WIDTH, Console(width=10 * PLAIN_WIDTH).measure(table).maximum)
     Console(width=None if sys.stdout.isatty() else width).print(table)
     if any(cell.startswith("~") for line in lines for cell in line):
-        print("~ modelled: the cell's recorded rounds at the measured prices of single calls")
+        print(
+            "~ marks a modelled speed-up: the recorded rounds of the setting times the measured seconds of single calls"
+        )
 
 
 def _line(row: Mapping[Any, Any], scale: float) -> list[str]:

@@ -121,7 +121,9 @@ def _refuse_foreign_head(
         settings["num_draft"] = run.num_draft[0]
     for name, value in settings.items():
         if name in card and card[name] != value:
-            warn(f"{option} was trained at {name}={card[name]}, and this run is at {name}={value}")
+            warn(
+                f"{option} was trained with {name}={card[name]}, but this run has {name}={value}: its estimates may be worse"
+            )
 
 
 def warn_of_foreign_drafter_heads(run: Run, parts: Parts) -> None:
@@ -137,7 +139,10 @@ def warn_of_foreign_drafter_heads(run: Run, parts: Parts) -> None:
             settings["temperature"] = run.temperature
         for key, value in settings.items():
             if key in card and card[key] != value:
-                warn(f"{name} was trained at {key}={card[key]}, and this run is at {key}={value}")
+                warn(
+                    f"{name} was trained with {key}={card[key]}, but this run has {key}={value}: its drafts or estimates may be "
+                    "worse, its texts are not"
+                )
         if option == "length_head":
             _warn_of_unknown_drafting(run, drafter, name, card.get(DRAFTING, {}))
 
@@ -148,6 +153,6 @@ def _warn_of_unknown_drafting(run: Run, drafter: DrafterClass, name: str, known:
     options = [f"{key}={show(value)}" for key, value in drafting if value is not None and key not in known]
     if options:
         warn(
-            f"the card of {name} does not name all options of its training, and this run has {', '.join(options)}: "
-            "unless it was trained with them, its estimates are off"
+            f"{name} was trained by an earlier version of sdbench, which did not record whether {', '.join(options)} was set: if "
+            "not, its estimates are wrong; train it again to be sure"
         )

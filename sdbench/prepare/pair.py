@@ -155,8 +155,8 @@ def find(model: Model, *, device: str, dtype: str, is_read: bool = True) -> Pair
     }
     if tokenizer is not None and all(checkpoint.tokenizer is None for checkpoint in checkpoints.values()):
         raise ConfigError(
-            f"model.tokenizer={model.tokenizer} is read for a target that is a .gguf file, and for a draft in one without a "
-            "usable tokenizer: remove it"
+            f"model.tokenizer={model.tokenizer} has no effect here, since it is used only for a .gguf target or for a .gguf draft "
+            "without a usable tokenizer: remove it"
         )
     where = device_of(device, is_read=is_read)
     kind = dtype if dtype != "auto" else "float32" if where == "cpu" else None

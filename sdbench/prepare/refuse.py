@@ -160,7 +160,10 @@ def _warn_of_foreign_draft(run: Run, pair_info: PairInfo) -> None:
     settings = {"task": run.task.name, "temperature": run.temperature, "target": pair_info.checkpoints["target"]}
     for name, value in settings.items():
         if card[name] != value:
-            warn(f"the draft was distilled at {name}={card[name]}, and this run is at {name}={value}")
+            warn(
+                f"the draft was distilled with {name}={card[name]}, but this run has {name}={value}: its drafts may be accepted "
+                "less often"
+            )
 
 
 def _refuse_prompts(run: Run, task: DataTask, pair_info: PairInfo) -> None:
@@ -226,8 +229,8 @@ def _refuse_two_vocabularies(run: Run, pair_info: PairInfo) -> None:
         first = (differing or missing)[0]
         raise ConfigError(
             f"model.target={run.model.target} and model.draft={run.model.draft} have different tokenizers: id {first} is "
-            f"{target_tokens[first]!r} for one and {draft_tokens.get(first)!r} for the other, as are {len(differing + missing)} "
-            f"of {len(target_tokens)} ids; give a draft of the same family"
+            f"{target_tokens[first]!r} for the target and {repr(draft_tokens[first]) if differing else 'missing'} for the "
+            f"draft, and {len(differing + missing)} of {len(target_tokens)} ids differ in all; give a draft of the same family"
         )
 
 

@@ -102,7 +102,7 @@ def _folder(run: Run, option: str, kind: str, task: str, drafter: Component | No
     for folder in (usual.with_name(name + at), usual, shipped):
         if (folder / HEAD_CARD).is_file():
             if torn is not None:
-                warn(f"{torn} has no {HEAD_CARD}, since its training has not come to its end: {folder} is taken")
+                warn(f"the training in {torn} is not finished (no {HEAD_CARD}): the head in {folder} is used instead")
             return str(folder)
         torn = folder if folder.exists() else torn
     more = _length_words(run, kind)

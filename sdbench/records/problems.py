@@ -37,9 +37,15 @@ def add_problems(snapshot: Snapshot, rows: pa.Table) -> None:
             snapshot.report("failure", cell if example is None else f"{cell}, example {example}", failure["message"])
     for cell, num in old.items():
         if num:
-            snapshot.report("forced", cell, f"{num} generations are not yet computed anew since force=true")
+            snapshot.report(
+                "forced",
+                cell,
+                f"{num} generations date from before force=true: run the command again without force=true to decode them anew",
+            )
         if cell not in snapshot.cells:
-            snapshot.report("missing", cell, f"cell-{cell}.json is missing or torn: no labels for its records")
+            snapshot.report(
+                "missing", cell, f"cell-{cell}.json is missing or damaged, so the settings of its records are not known"
+            )
     _report_set_aside(snapshot, held)
 
 
@@ -51,7 +57,7 @@ def _report_set_aside(snapshot: Snapshot, held: Samples) -> None:
             snapshot.report(
                 "missing",
                 name,
-                f"{name} was damaged and set aside, and planned texts are missing: run their commands again",
+                f"{name} was damaged and set aside, and texts are missing: run the commands of this folder again",
             )
 
 

@@ -127,7 +127,7 @@ class DataTask(Padding):
         if self.scores_rows:
             if reference not in self.rows:
                 raise ValueError(
-                    f"{self.name} is scored with its rows, so references are their ids, and {show(reference)} is none"
+                    f"{self.name} is scored with its rows, so references are their ids, and {show(reference)} is not one"
                 )
             return self.rows[reference]
         return {**dict.fromkeys((*self.FIELDS, self._cut_field), ""), self.reference: reference}

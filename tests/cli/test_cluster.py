@@ -240,8 +240,10 @@ def test_a_plan_counts_the_hours_of_what_is_missing_at_the_pace_that_was_timed(t
     assert wanted > 0.05, "or it would be rounded away"
     assert (
         _hours(results, {cell: 50_000})
-        == f"at most {wanted:.2f} h on such a machine, one text at a time; batches take less"
+        == f"at most {wanted:.2f} h on a machine like that of the latency pass, one text at a time; batches take less"
     )
     assert _hours(results, {cell: 0}) == "nothing to decode"
-    assert _hours(None, {cell: 1}) == "not known; n=4 measures it"
-    assert _hours(None, {cell: 1}, is_timed=False) == "not known; n=4 without timing=off measures it"
+    assert _hours(None, {cell: 1}) == "not known; run with n=4 first to measure it"
+    assert (
+        _hours(None, {cell: 1}, is_timed=False) == "not known; run with n=4 and without timing=off first to measure it"
+    )

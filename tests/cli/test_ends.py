@@ -146,7 +146,7 @@ def test_a_part_that_this_command_does_not_remake_is_not_said_to_be_remade(words
     capsys.readouterr()
     assert main(words(tmp_path, n=1, w=0.7, max_new_tokens=4)) == 0
     output = capsys.readouterr().err
-    assert f"{broken.name} was damaged and is set aside as .torn-{broken.name}: the commands that made" in output
+    assert f"{broken.name} was damaged and was renamed to .torn-{broken.name}: run the commands" in output
     assert f"sdbench: missing: .torn-{broken.name}: " in output
     assert main(words(tmp_path, n=1, w=0.3, max_new_tokens=4)) == 0
     assert ".torn-" not in capsys.readouterr().err

@@ -70,7 +70,10 @@ def test_a_plan_of_recorded_texts_reads_no_weights(words, whole, tmp_path, monke
     plan = ["--plan", *words(tmp_path / "results")]
     assert main(plan) == 0
     printed = capsys.readouterr().out
-    assert "\nheld: not known, because the weights were not hashed on this machine; a run does it once\n" in printed
+    assert (
+        "\nheld: not known, because the weights have not been hashed on this machine; the first run hashes them\n"
+        in printed
+    )
     assert "\n  lossless K=5\n" in printed
     assert "missing" not in printed
     assert not read

@@ -77,7 +77,7 @@ def test_the_page_and_the_recommendation_stand_at_the_end(whole, words, capsys):
     assert main(words(whole.parent)) == 0
     output = capsys.readouterr().out
     assert "report.html" in output
-    assert "n is small" in output
+    assert "n is too small" in output
     assert (whole / "report.html").is_file()
 
 

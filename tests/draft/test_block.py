@@ -116,5 +116,5 @@ def test_a_block_has_at_most_as_many_tokens_as_were_trained(tmp_path):
 def test_a_target_of_fewer_layers_is_refused(tmp_path):
     head = write_heads(tmp_path, proofs.target_of("llama", slice(1, 3)), "block")
     engine = sdbench.Engine(proofs.tiny("llama", layers=1))
-    with pytest.raises(ValueError, match="the head has 2 layers, and the target 1: train one for it"):
+    with pytest.raises(ValueError, match="the head has 2 layers, and the target 1: train a head for this target"):
         engine.drafter("block", engine.warp(0.0), {"head": head})

@@ -190,24 +190,24 @@ PARTS = {"checkpoint": "sha256:0", "draft_checkpoint": "sha256:1", "tokenizer_ke
     ("known", "card", "sentence"),
     [
         ({}, {}, None),
-        ({"checkpoint": "sha256:9"}, {}, "a gate of toy, whose target is sha256:0; this run's target is sha256:9: train one"),
-        ({"draft_checkpoint": "sha256:9"}, {}, "a gate of toy, whose draft is sha256:1; this run's draft is sha256:9: train one"),
+        ({"checkpoint": "sha256:9"}, {}, "a gate of toy, whose target is sha256:0; this run's target is sha256:9: train a gate"),
+        ({"draft_checkpoint": "sha256:9"}, {}, "whose draft is sha256:1; this run's draft is sha256:9: train a gate"),
         ({"draft_checkpoint": None}, {}, None),
-        ({"tokenizer_key": "9"}, {}, "a gate of toy, whose tokenizer differs from this target's: train one"),
-        ({}, {"drafter": "other.Drafter"}, "a gate of toy for other.Drafter: train one for sdbench.draft.model.ModelDrafter"),
+        ({"tokenizer_key": "9"}, {}, "a gate of toy, whose tokenizer differs from this target's: train a gate"),
+        ({}, {"drafter": "other.Drafter"}, "a gate of toy for other.Drafter: train a gate for sdbench.draft.model.ModelDrafter"),
         ({"drafting": {"low": 0.3}}, {}, None),
         ({"drafting": {"draft_quantization": None}}, {"drafting": {"draft_quantization": None, "since": None}}, None),
-        ({"drafting": {"low": 0.3}}, {"drafting": {"low": 0.2}}, "of toy with low=0.2, and this run has low=0.3: train one"),
+        ({"drafting": {"low": 0.3}}, {"drafting": {"low": 0.2}}, "of toy with low=0.2, and this run has low=0.3: train a gate"),
         (
             {"drafting": {"target_quantization": None}},
             {"drafting": {"target_quantization": "int8"}},
-            "a gate of toy with target_quantization=int8, and this run has target_quantization=null: train one",
+            "a gate of toy with target_quantization=int8, and this run has target_quantization=null: train a gate",
         ),
         ({"drafting": {"target_quantization": "int8"}}, {"drafting": {}}, None),  # of earlier versions
         (
             {"drafting": {"draft_quantization": "int8"}},
             {"drafting": {}},
-            "a gate of toy with draft_quantization=null, and this run has draft_quantization=int8: train one",
+            "a gate of toy with draft_quantization=null, and this run has draft_quantization=int8: train a gate",
         ),
     ],
 )  # fmt: skip
@@ -248,7 +248,7 @@ def test_a_run_compares_the_options_of_its_drafter_with_those_of_the_gate(tmp_pa
     run = compose_run([*words, f"++drafter.length_head={same}"])
     refuse_drafter_options(run, build_parts(run))
     run = compose_run([*words, f"++drafter.length_head={other}"])
-    with pytest.raises(ConfigError, match="with x=1, and this run has x=null: train one for it"):
+    with pytest.raises(ConfigError, match="with x=1, and this run has x=null: train a gate for this run"):
         refuse_drafter_options(run, build_parts(run))
 
 
@@ -272,9 +272,9 @@ def test_a_card_without_the_options_of_its_drafter_is_a_warning_where_the_run_ha
     older = {"drafting": {"draft_quantization": None}}
     for card, words, ends in (
         ({}, [], ""),
-        ({}, ["model.draft_quantization=int8"], "this run has draft_quantization=int8: unless it was"),
+        ({}, ["model.draft_quantization=int8"], "did not record whether draft_quantization=int8 was set"),
         (older, [], ""),
-        (older, ["model.quantization=int8"], "this run has target_quantization=int8: unless it was"),
+        (older, ["model.quantization=int8"], "did not record whether target_quantization=int8 was set"),
     ):
         folder = write_gate(tmp_path, **card)
         run = compose_run(["drafter=gate", f"drafter.length_head={folder}", *words])

@@ -110,5 +110,7 @@ def test_a_layer_of_another_architecture_is_refused(tmp_path):
     target = proofs.target_of("qwen2", slice(1, 3))
     MTP.check(DraftSetup(None, None, target_config=target.config), head)
     engine = sdbench.Engine(target)
-    with pytest.raises(ValueError, match="is not a Qwen2DecoderLayer of this target's sizes: train one for it"):
+    with pytest.raises(
+        ValueError, match="is not a Qwen2DecoderLayer of this target's sizes: train a head for this target"
+    ):
         engine.drafter("mtp", engine.warp(0.0), {"head": head})

@@ -43,7 +43,7 @@ def test_it_is_of_the_pair_that_ships_and_decodes_without_a_warning(kind, name, 
     began = time.process_time()
     assert main([*words, f"results={tmp_path}", "name=run"]) == 0
     command_s = time.process_time() - began
-    assert "was trained at" not in capfd.readouterr().err
+    assert "was trained with" not in capfd.readouterr().err
     generations = read(tmp_path / "run").generations
     assert len(generations[generations["verifier"] == rule]) >= 2
     began = time.process_time()

@@ -220,4 +220,4 @@ def test_a_draft_without_a_tokenizer_has_the_one_that_is_given(files, tmp_path):
 def test_a_tokenizer_that_no_model_reads_is_refused(files, tmp_path, capsys):
     files["target"] = str(TOKENIZER)
     assert main(words_of(files, tmp_path)) == 2
-    assert f"model.tokenizer={TOKENIZER} is read for a target that is a .gguf file" in capsys.readouterr().err
+    assert f"model.tokenizer={TOKENIZER} has no effect here" in capsys.readouterr().err

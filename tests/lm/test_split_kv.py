@@ -102,7 +102,7 @@ def test_a_kernel_that_reads_other_lengths_is_refused_before_anything_is_decoded
         return documented(*states, cache_seqlens=cache_seqlens - 1, **options)
 
     monkeypatch.setattr(model, "kernel_for", lambda device, dtype: one_short)
-    with pytest.raises(ValueError, match="over the engine's cache its distributions are"):
+    with pytest.raises(ValueError, match="gives other distributions with sdbench's KV cache"):
         LM(tiny("llama", seed=3))
 
 

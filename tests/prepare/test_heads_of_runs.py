@@ -114,9 +114,9 @@ def test_a_head_for_states_of_another_width_is_one_sentence(sdbench, pair_info, 
 @pytest.mark.parametrize(
     ("card", "sentence"),
     [
-        ({"task": "wmt-tiny"}, "verifier.head was trained at task=wmt-tiny, and this run is at task=gsm8k-tiny"),
-        ({"temperature": 0.5}, "verifier.head was trained at temperature=0.5, and this run is at temperature=1.0"),
-        ({"protocol": "cot"}, "verifier.head was trained at protocol=cot, and this run is at protocol=lm-eval"),
+        ({"task": "wmt-tiny"}, "verifier.head was trained with task=wmt-tiny, but this run has task=gsm8k-tiny"),
+        ({"temperature": 0.5}, "verifier.head was trained with temperature=0.5, but this run has temperature=1.0"),
+        ({"protocol": "cot"}, "verifier.head was trained with protocol=cot, but this run has protocol=lm-eval"),
     ],
 )
 def test_another_task_or_temperature_is_a_warning(card, sentence, sdbench, pair_info, tmp_path):
@@ -137,7 +137,7 @@ def test_of_several_rules_the_one_whose_head_it_is_is_named(sdbench, pair_info, 
     ]
     code, err = sdbench(*words, *WORDS[2:])
     assert code == 0, err
-    assert err.count("verifier.diversed.head was trained at task=wmt-tiny") == 1
+    assert err.count("verifier.diversed.head was trained with task=wmt-tiny") == 1
 
 
 def test_without_a_head_the_training_is_named(sdbench):
@@ -161,7 +161,7 @@ def test_a_training_that_has_not_ended_is_passed_over_aloud(sdbench, tmp_path):
     (folder / "head.ckpt").touch()
     code, message = sdbench(*words)
     assert code == 0
-    assert "results/heads/llama-tiny-gsm8k-tiny has no head.json, since its training has not come to its end" in message
+    assert "the training in results/heads/llama-tiny-gsm8k-tiny is not finished (no head.json)" in message
 
 
 OTHERS = {"humaneval": "mbpp", "lm-eval:gsm8k": "gsm8k", "lm-eval:humaneval": "mbpp", "lm-eval:nq_open": "gsm8k"}
@@ -208,7 +208,8 @@ MTP = (
     "drafter=mtp",
     f"drafter.head={embedded.path('llama-tiny', 'target').parents[1] / 'drafters/mtp/llama-tiny/gsm8k-tiny'}",
 )
-OF_TASK = "was trained at task=gsm8k-tiny, and this run is at task=cnndm-tiny"
+WORSE = ": its drafts or estimates may be worse, its texts are not"
+OF_TASK = f"was trained with task=gsm8k-tiny, but this run has task=cnndm-tiny{WORSE}"
 
 
 @pytest.mark.parametrize(
@@ -221,7 +222,7 @@ OF_TASK = "was trained at task=gsm8k-tiny, and this run is at task=cnndm-tiny"
             (*MTP, "task=cnndm-tiny", "temperature=0.5"),
             [
                 f"drafter.head {OF_TASK}",
-                "drafter.head was trained at temperature=1.0, and this run is at temperature=0.5",
+                f"drafter.head was trained with temperature=1.0, but this run has temperature=0.5{WORSE}",
             ],
         ),
         (

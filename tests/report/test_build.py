@@ -385,7 +385,7 @@ def test_the_program_says_what_it_wrote(tmp_path):
     assert done.returncode == 0, done.stderr
     page = html.unescape((tmp_path / "another place" / "report.html").read_text())
     assert f"'margin={{gsm8k: 2, cnndm: 0.5}}' 'out={tmp_path}/another place'" in page, "how to make it again"
-    assert "no recommendation, n is small (n=3" in done.stdout
+    assert "none: n is too small (n=3" in done.stdout
     for word in ("report.html", "summary.csv", "pareto", "tables"):
         assert word in done.stdout
 

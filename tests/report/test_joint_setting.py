@@ -148,13 +148,13 @@ def timed(title: str, *, sooner=(1.1, 1.2), length: float = 1.0, **fields):
 
 def test_each_sweep_shows_the_time_and_the_length_of_an_answer():
     text = decide_jointly([timed("A"), timed("B", length=1.12)]).text
-    assert "on A 1.20× [1.10, 1.30] over lossless K=5, an answer 1.15× [1.10, 1.20] sooner, as long (8 texts" in text
+    assert "on A 1.20× [1.10, 1.30] over lossless K=5, 1.15× [1.10, 1.20] per answer, answers as long (8 texts" in text
     assert "12 % longer (8 texts at batch 1)" in text
     assert "B: Warning: its answers are 12 % longer than those of lossless." in text
     assert "A: Warning" not in text
     later = decide_jointly([timed("A"), timed("B", sooner=(0.5, 0.7))]).text
     assert later.startswith("joint: stay lossless; ")
-    assert "an answer 0.60× [0.50, 0.70] sooner" in later
+    assert "0.60× [0.50, 0.70] per answer" in later
 
 
 def test_a_sweep_whose_lossless_scores_nothing_cannot_tell_for_all():
@@ -181,7 +181,7 @@ def test_a_setting_that_fails_by_its_texts_says_so_and_limits_near_the_margin_ha
 def test_a_draft_that_loses_nothing_is_named_with_its_sweep():
     alike = recommendation("B", (-2.0,) * 3, draft=Estimate(-1.2, -5.0, 2.6, 200))
     text = decide_jointly([recommendation("A", (-2.0,) * 3), alike]).text
-    assert "B: On this task the draft alone is not shown to lose anything either (-1.2 [-5.0, 2.6])." in text
+    assert "B: On this task no loss of the draft alone is proven (-1.2 [-5.0, 2.6])." in text
 
 
 def test_a_sweep_that_cannot_be_decided_is_named():

@@ -140,10 +140,10 @@ def test_a_head_of_this_temperature_comes_first_and_its_row_too(home, pair_info,
     monkeypatch.chdir(home)
     words = ["experiment=diversed-tiny", f"task={TASK}", "method=learned", "temperature=0.1", *FEW]
     assert main(words) == 0
-    assert "verifier.head was trained at temperature=1.0, and this run is at temperature=0.1" in capfd.readouterr().err
+    assert "verifier.head was trained with temperature=1.0, but this run has temperature=0.1" in capfd.readouterr().err
     colder = add_head(home, pair_info, name=f"{NAME}-{TASK}-T0.1", seed=1, temperature=0.1)
     assert main(words) == 0
-    assert "was trained at temperature" not in capfd.readouterr().err
+    assert "was trained with temperature" not in capfd.readouterr().err
     folder = home / "results" / f"{NAME}-{TASK}-T0.1"
     stored = read(folder).cells.set_index("cell")
     assert (stored["verifier"] == "diversed").sum() == 2

@@ -241,13 +241,16 @@ def test_records_called_after_the_chat_form_are_a_form_of_their_task(tmp_path):
     assert "| humaneval (chat) | 24 |" in (tmp_path / "out/README.md").read_text()
 
 
-def test_records_called_after_a_learned_weight_are_one_table_with_all_settings(tmp_path):
-    run = run_of(tmp_path / "pair-humaneval-learned", ws=(0.5, 0.7), epsilons=(0.3,), temperature=0.0, n=24)
+@pytest.mark.parametrize(("part", "ws"), [("learned", (0.5, 0.7)), ("packed-rules", (0.7,))])
+def test_records_called_after_a_part_are_one_table(part, ws, tmp_path):
+    """…-learned has all settings, …-packed-rules those of other rules and one ensemble."""
+    run = run_of(tmp_path / f"pair-humaneval-{part}", ws=(0.5, 0.7), epsilons=(0.3,), temperature=0.0, n=24)
     real_tables.main([str(run), f"out={tmp_path / 'out'}"])
-    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == ["humaneval-learned"]
+    assert [path.name for path in (tmp_path / "out").iterdir() if path.is_dir()] == [f"humaneval-{part}"]
     alone = {("target", -1, 0), ("draft", -1, 0)}
-    drafting = {("lossless", -1, 5), ("ensemble", 0.5, 5), ("ensemble", 0.7, 5), ("typical", -1, 5)}
-    assert settings_of(tmp_path / "out/humaneval-learned") == alone | drafting
+    drafting = {("lossless", -1, 5), *(("ensemble", w, 5) for w in ws), ("typical", -1, 5)}
+    assert settings_of(tmp_path / f"out/humaneval-{part}") == alone | drafting
+    assert f"## {HEADINGS[part]}" in (tmp_path / "out/README.md").read_text()
 
 
 @pytest.mark.results
@@ -260,7 +263,7 @@ def test_the_time_of_a_setting_to_ship_is_that_of_the_latency_part(tmp_path):
         assert known[f"ensemble w={row['w']:g} K={row['num_draft']}"].startswith(f"{row['sooner']:.2f} [")
     (cells,) = (line for line in (COMMITTED / "README.md").read_text().splitlines() if line.startswith("| wmt | 300 |"))
     for w in (0.5, 0.7):  # the sweep timed w = 0.5, too, in another pass
-        assert f"an answer {known[f'ensemble w={w} K=5']} × sooner" in cells
+        assert f"{known[f'ensemble w={w} K=5']} × per answer" in cells
 
 
 def test_a_draft_made_of_the_target_stands_among_the_drafters_only(tmp_path):

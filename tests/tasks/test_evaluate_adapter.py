@@ -72,7 +72,7 @@ def test_a_task_that_scores_its_whole_row_is_referred_to_by_row_ids(offline, nam
     values = metric(task).compute(predictions=answers, references=ids)
     assert {key: values[key] for key in perfect} == pytest.approx(perfect)
     with pytest.raises(
-        ValueError, match=f"{name} is scored with its rows, so references are their ids, and A fire is none"
+        ValueError, match=f"{name} is scored with its rows, so references are their ids, and A fire is not one"
     ):
         metric(task).compute(predictions=answers, references=["A fire", ids[0]])
 

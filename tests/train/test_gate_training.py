@@ -142,7 +142,7 @@ def test_a_training_gives_a_folder_that_a_run_takes(tmp_path, capsys, monkeypatc
     assert main([*words, "drafter=gate", *run]) == 0
     output = capsys.readouterr()
     assert "lossless K=5 equals the target alone in 4 of 4 texts (float32)" in output.out
-    assert "length_head was trained at temperature=1.0, and this run is at temperature=0.0" in output.err
+    assert "length_head was trained with temperature=1.0, but this run has temperature=0.0" in output.err
 
 
 @pytest.mark.slow

@@ -203,8 +203,8 @@ def engine_of(pair_info: PairInfo, parts: Parts, pair: LoadedPair) -> Engine:
     # An id that the target never emits, since its tokenizer or its head lacks it, is harmless beside others.
     if beyond and (beyond[0] < used or len(beyond) == len(engine.target.stop_ids)):
         raise ConfigError(
-            f"the target ends its texts with id {beyond[0]}, and the pair shares ids below {engine.vocab_size}: "
-            "give a draft that has it"
+            f"the target ends its texts with id {beyond[0]}, which the draft lacks (the pair shares only ids below "
+            f"{engine.vocab_size}): give a draft that has this id"
         )
     return engine
 

@@ -60,16 +60,15 @@ class ServedDecoder:
         if timing is None:
             return
         if timing.tokens is not None and timing.tokens > most:
-            raise ConfigError(
-                f"timing.tokens={timing.tokens} must be at most max_new_tokens={most}, for which there is room"
-            )
+            raise ConfigError(f"timing.tokens={timing.tokens} must be at most max_new_tokens={most}")
         if timing.tokens is not None and not dialect.fixed_length:
             raise ConfigError(
                 "timing.tokens needs a server that decodes beyond the end of a text: engine.dialect.fixed_length is empty"
             )
         if timing.prefix_cache and dialect.salt is None and not dialect.cached_prompts:
             raise ConfigError(
-                "timing.prefix_cache=true needs a server that can be told to cache a prompt, and this kind cannot"
+                "timing.prefix_cache=true needs a server with an option to cache prompts, which this kind of server "
+                "lacks: remove it"
             )
 
     def _allow_requests(self) -> None:

@@ -68,7 +68,7 @@ class LlamaCpp(StartedServers):
         for role, checkpoint in metadata.checkpoints.items():
             if checkpoint.gguf is None:
                 name = model_id_of(run, role)
-                raise ConfigError(f"engine=llamacpp loads .gguf files, and model.{role}={show(name)} is none")
+                raise ConfigError(f"engine=llamacpp loads .gguf files, and model.{role}={show(name)} is not one")
         if run.timing is not None and run.timing.is_open and self.slots is None:
             num = self.most_requests
             warn(

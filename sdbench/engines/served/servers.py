@@ -182,7 +182,8 @@ class Servers:
             if names(str(model.get("id"))) or names(str(model.get("root"))):
                 return model
         raise ConfigError(
-            f"the server at {client.url} serves {', '.join(ids)}, and this run asks for {wanted}: write model= as it is served, or "
+            f"the server at {client.url} serves {', '.join(ids)}, and this run asks for {wanted}: set "
+            f"model.{setting.role if setting.role == 'draft' else 'target'}= to a served model, or give "
             f"engine.model={ids[0]} if that is the same model under another name"
         )
 
