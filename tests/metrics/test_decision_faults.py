@@ -98,7 +98,10 @@ def test_the_best_lossless_setting_of_another_pass_is_advised(k5):
     advice = decide(timed_in_two_passes(k5, (1.14, 1.24)), 1.0)
     assert (advice.kind, advice.rival, round(advice.speedup.value, 2)) == ("stay", "k1", 1.19)
     assert "stay lossless K=1: 1.19× [1.14, 1.24] the target alone; ensemble w=1 K=5 is safe" in advice.text
-    assert "is not proven (over lossless K=5 1.15× [1.10, 1.20]), and lossless K=1 and this setting were timed in different" in advice.text
+    assert (
+        "is not proven (over lossless K=5 1.15× [1.10, 1.20]), and lossless K=1 and this setting were timed in different"
+        in advice.text
+    )
 
 
 def test_where_every_lossless_setting_is_slower_the_best_and_the_other_pass_are_named():
