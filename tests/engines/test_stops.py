@@ -54,4 +54,4 @@ def test_an_end_of_text_that_only_the_draft_lacks_is_refused_beside_another(is_e
     words = [f"model.target={target}", f"model.draft={pair}/draft", "model.name=tiny", "task=gsm8k-tiny", "n=1"]
     words += ["verifier=exact", "max_new_tokens=4", "timing=off", "report=off", "device=cpu", f"results={tmp_path}/out"]
     assert main(words) == code
-    assert (f"ends its texts with id {last}, and the pair shares ids below" in capsys.readouterr().err) == is_emitted
+    assert (f"ends its texts with id {last}, which the draft lacks" in capsys.readouterr().err) == is_emitted

@@ -347,7 +347,7 @@ def test_a_lenient_server_without_a_lossless_one_has_a_table_and_no_recommendati
     assert main([*served_words(tmp_path, **options), *engine_words(server)]) == 0
     output = capsys.readouterr()
     assert "lossless, draft, target left out" in output.err
-    assert "no recommendation" in output.out
+    assert "none: there is no lossless run to compare with" in output.out
 
 
 @pytest.mark.slow
