@@ -33,14 +33,17 @@ def print_table(run: Run, cells: Sequence[Cell], frame: pd.DataFrame) -> None:
     from sdbench.metrics.cells import metrics_of
     from sdbench.metrics.text import full_names_of
 
-    scales = {key: metrics_of(cell.to_json())[cell.metric].scale for cell in cells for key in (cell.key, *cell.also)}
-    shown = frame[frame["cell"].isin(list(scales))].set_index("cell")
+    metrics = {key: metrics_of(cell.to_json())[cell.metric] for cell in cells for key in (cell.key, *cell.also)}
+    shown = frame[frame["cell"].isin(list(metrics))].set_index("cell")
     names = full_names_of(shown)
     metric, n = shown["metric"].iloc[0] if len(shown) else "quality", shown["n"].max() if len(shown) else 0
     table = Table(title=f"{run.model.name} on {run.task.name}: T = {run.temperature:g}, n = {n:g}, seed = {run.seed}")
     table.box = SIMPLE_HEAD
-    heads = ["acceptance", "tokens/round", "bias", "speed-up", f"{metric}, of 100", "against lossless"]
-    lines = [_line(row, scales[str(key)]) for key, row in zip(shown.index, shown.to_dict("records"), strict=True)]
+    quality = metric if any(each.unit == "raw" for each in metrics.values()) else f"{metric}, of 100"
+    heads = ["acceptance", "tokens/round", "bias", "speed-up", quality, "against lossless"]
+    lines = [
+        _line(row, metrics[str(key)].scale) for key, row in zip(shown.index, shown.to_dict("records"), strict=True)
+    ]
     kept = [index for index, head in enumerate(heads) if head != "speed-up" or any(line[index] for line in lines)]
     # two settings could look the same if names were cut off
     table.add_column("setting", no_wrap=True, min_width=max(map(len, names.values()), default=0))

@@ -2,6 +2,7 @@
 
 import json
 import re
+from dataclasses import replace
 from types import SimpleNamespace
 
 import lxml.html
@@ -44,6 +45,19 @@ def test_the_terminal_s_names_are_those_of_the_page(work, capsys):
     lines = [re.split(r"\s{2,}", line.strip())[0] for line in capsys.readouterr().out.splitlines()]
     untimed = [name for name in NAMES if name != "plain generate"]  # no cell of the run
     assert [line for line in lines if line in NAMES] == untimed
+
+
+@pytest.mark.parametrize(("unit", "head"), [("share", "strict, of 100"), ("raw", "strict ")])
+def test_the_terminal_says_of_100_only_of_a_metric_that_is_shown_so(work, unit, head, capsys):
+    cells = sweep("llama-tiny", "gsm8k-tiny", ws=(0.3, 0.7), num_drafts=(3, 5), temperature=1.0)
+    keys = {cell.key: cell for cell in cells}
+    cells = [replace(cell, metrics=[{**each, "unit": unit} for each in cell.metrics]) for cell in cells]
+    frame = work.summaries[0]
+    frame = frame.assign(cell=frame["cell"].replace(dict(zip(keys, (cell.key for cell in cells), strict=True))))
+    named = SimpleNamespace(name="any")
+    print_table(SimpleNamespace(model=named, task=named, temperature=1.0, num_draft=(3, 5), seed=0), cells, frame)
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "tokens/round" in line)
+    assert head in line
 
 
 def test_the_figures_names_are_those_of_the_page(work):
