@@ -252,5 +252,5 @@ def test_repeating_a_command_measures_the_texts_that_are_left(bumped, tmp_path, 
         main(words)
         printed = capsys.readouterr().err
         assert len(sdbench.read("results/llama-tiny-gsm8k-tiny").partings) == num
-        assert ("repeat the command for the next ones" in printed) == bool(left)
+        assert ("run the command again for the others" in printed) == bool(left)
         assert (f"the difference of logits was not measured for {left} of 3 texts" in printed) == bool(left)
