@@ -95,7 +95,6 @@ def release(weight: Tensor, files: Collection[MappedFile]) -> None:
     """
     begin, end = weight.data_ptr(), weight.data_ptr() + weight.nbytes
     first, last = -(-begin // mmap.PAGESIZE) * mmap.PAGESIZE, end // mmap.PAGESIZE * mmap.PAGESIZE
-    if (
-        first < last and file_of(weight, files) is not None
-    ):  # the result is ignored: memory that the process has locked is kept
+    if first < last and file_of(weight, files) is not None:
+        # The result is ignored: memory that the process has locked is kept.
         ctypes.CDLL(None).madvise(ctypes.c_void_p(first), ctypes.c_size_t(last - first), mmap.MADV_DONTNEED)
