@@ -10,8 +10,9 @@ from sdbench.metrics.columns import estimate_of
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.text import format_interval
 
-ENGINES = ("llamacpp", "native", "native-packed", "vllm")
-SERVERS = ("llamacpp", "vllm")
+LLAMACPP = ("llamacpp", "llamacpp-amx")  # one engine, built without AMX instructions and with them
+ENGINES = (*LLAMACPP, "native", "native-packed", "vllm")
+SERVERS = (*LLAMACPP, "vllm")
 PARTS = ("texts", "audit", "speed")
 LEVELS = (1, 2, 4)  # users of a server
 AUDIT_LENGTH = "4"
@@ -32,21 +33,22 @@ HEAD = (
 INTRODUCTION = """\
 # Engines on a real pair
 
-HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of each
-engine. A dash: not measured. "n/a": the engine does not report it ([what each engine reports](../../docs/engines.md)), or there is
-nothing to report: the target and the draft alone draft nothing and are compared with no other text. The engines do not compute
-with the same weights: llama.cpp multiplies by the quantised ones of the files, native by the same weights dequantised to bfloat16
-(native-packed has them in oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; so speeds and texts of two
-engines differ by their weights, too. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string.
-Texts are compared with those of the target alone of the same engine: lossless *as measured* is a setting with all of them. Tokens
-per second at 1 are those of decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those of all
-users together, prompts included. A server keeps 4 slots, however many users there are. The native engines, which are no servers,
-decode 2 and 4 texts in a batch instead, which is not refilled while its last texts end. *× the target* divides the tokens per
-second of one user by those of the target alone in the same latency pass (of native the faster of its own target alone and
-transformers' `generate`); the script times the draft lengths in passes of their own, so it is not the ratio of two rows. Speeds of
-rows that were timed on different days are those of different machines, or of one in another state, and are not compared. The texts
-of a row may have been decoded on another day than its speeds were measured. The audit at T = 1 says with "TV 0.15" that such a
-total variation between prefixes of two tokens would have been detected with probability .95.
+HumanEval through lm-evaluation-harness's prompts at T = 0, written by `python scripts/real_engines.py` from the records of
+each engine. A dash: not measured. "n/a": the engine does not report it ([what each engine reports](../../docs/engines.md)), or
+there is nothing to report: the target and the draft alone draft nothing and are compared with no other text. The engines do
+not compute with the same weights: llama.cpp multiplies by the quantised ones of the files, native by the same weights
+dequantised to bfloat16 (native-packed has them in oneDNN's layout, `model.packed=true`), vLLM by a folder's in bfloat16; so
+speeds and texts of two engines differ by their weights, too. llamacpp-amx is the same server, built to use the AMX
+instructions of its processor. vLLM has no acceptance here, because it sends no counts of a text that ends at a stop string.
+Texts are compared with those of the target alone of the same engine: lossless *as measured* is a setting with all of them.
+Tokens per second at 1 are those of decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those
+of all users together, prompts included. A server keeps 4 slots, however many users there are. The native engines, which are no
+servers, decode 2 and 4 texts in a batch instead, which is not refilled while its last texts end. *× the target* divides the
+tokens per second of one user by those of the target alone in the same latency pass (of native the faster of its own target
+alone and transformers' `generate`); the script times the draft lengths in passes of their own, so it is not the ratio of two
+rows. Speeds of rows that were timed on different days are those of different machines, or of one in another state, and are not
+compared. The texts of a row may have been decoded on another day than its speeds were measured. The audit at T = 1 says with
+"TV 0.15" that such a total variation between prefixes of two tokens would have been detected with probability .95.
 """
 EARLIER_AUDIT = """\
 \\* By an earlier version of the audit, which tested first tokens, prefixes of two tokens, and the shares of all tokens by their
@@ -76,7 +78,7 @@ def wanted_settings(engine: str, part: str, options: Mapping[str, str]) -> list[
     target, lengths = Setting("target", 0), [int(length) for length in options["lengths"].split(",")]
     if part == "audit":
         return [target, Setting("lossless", int(AUDIT_LENGTH))]
-    p_mins = [float(p_min) for p_min in options["p_mins"].split(",")] if engine == "llamacpp" else []
+    p_mins = [float(p_min) for p_min in options["p_mins"].split(",")] if engine in LLAMACPP else []
     drafting = [Setting("lossless", length) for length in lengths]
     drafting += [Setting("lossless", lengths[-1], p_min) for p_min in p_mins]
     return [target, *([Setting("draft", 0)] if part == "texts" else []), *drafting]
@@ -91,11 +93,15 @@ def is_measured(row: Mapping[str, Any], part: str, n: int) -> bool:
 
 
 def missing_rows(table: pd.DataFrame, options: Mapping[str, str]) -> Iterator[list[str]]:
-    """Yield what is not measured yet: engine, threads, part, and the settings that lack it."""
+    """Yield what is not measured yet: engine, part, the settings that lack it, and threads.
+
+    Not every processor has AMX, so llamacpp-amx lacks nothing where the table has no row of it.
+    """
     rows = {
         (row["engine"], int(row["threads"]), setting_of(row)): row for row in table.astype(object).to_dict("records")
     }
-    for engine, threads in product(ENGINES, sorted({int(options["threads"]), *table["threads"].astype(int)})):
+    engines = [engine for engine in ENGINES if engine != "llamacpp-amx" or engine in set(table["engine"])]
+    for engine, threads in product(engines, sorted({int(options["threads"]), *table["threads"].astype(int)})):
         for part in PARTS:
             missing = [
                 str(setting)

@@ -1,18 +1,20 @@
 """Which engine decodes a real pair losslessly as measured, and which is fastest? HumanEval: results/real/engines.{csv,md}.
 
     python scripts/real_engines.py target=TARGET.gguf draft=DRAFT.gguf data=humaneval.jsonl [binary=llama-server] [python=PYTHON]
-                                   [engines=llamacpp,native,native-packed,vllm] [parts=texts,audit,speed] [lengths=2,4,8,16]
-                                   [p_mins=0.5,0.75,0.9] [threads=1] [n=164] [runs=results/real-engines] [out=results/real]
+                                   [engines=llamacpp,llamacpp-amx,native,native-packed,vllm] [parts=texts,audit,speed]
+                                   [lengths=2,4,8,16] [p_mins=0.5,0.75,0.9] [threads=1] [n=164]
+                                   [runs=results/real-engines] [out=results/real]
 
 `texts`: the target alone, the draft alone and lossless decoding at each draft length at T = 0; with llama.cpp also at each
 p-min, with the longest draft. `speed`: their latency pass, with 1, 2 and 4 users; a server keeps 4 slots, and the native engine
 decodes batches of as many texts (`timing.batch_size`).
 `audit`: texts of eight tokens at T = 1, lossless and of the target alone, tested against the target in float32. All engines have
-the same draft lengths. For vllm, python= is the interpreter of scripts/vllm_env, and target= and draft= are folders. Records are
-kept in `runs`, which holds one pair: run the command again after an interruption, and only what is missing is decoded. The tables
-show the runs in `runs`, what `out` has of settings without records there, and the settings that still lack texts of n=, speed or
-audit. A setting whose records have no times keeps those in `out`. A table with rows of another pair, by the names of the files, is
-refused.
+the same draft lengths. llamacpp-amx is llama.cpp, too, with a binary= that was built to use AMX instructions (scripts/llamacpp_env
+says how): it has rows and records of its own. For vllm, python= is the interpreter of scripts/vllm_env, and target= and draft= are
+folders. Records are kept in `runs`, which holds one pair: run the command again after an interruption, and only what is missing is
+decoded. The tables show the runs in `runs`, what `out` has of settings without records there, and the settings that still lack
+texts of n=, speed or audit. A setting whose records have no times keeps those in `out`. A table with rows of another pair, by the
+names of the files, is refused.
 """
 
 import json
@@ -29,7 +31,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pandas as pd
 
 from scripts import real_pair
-from scripts.engines_page import AUDIT_LENGTH, ENGINES, LEVELS, PARTS, SERVERS, page
+from scripts.engines_page import AUDIT_LENGTH, ENGINES, LEVELS, LLAMACPP, PARTS, SERVERS, page
 from sdbench.files import write_whole
 from sdbench.metrics.cells import settings_of
 from sdbench.metrics.columns import estimate_of, spread
@@ -67,7 +69,7 @@ DEFAULTS = {
 def engine_words(engine: str, options: Mapping[str, str]) -> list[str]:
     """Return the options of a run that choose its engine."""
     threads = options["threads"]
-    if engine == "llamacpp":
+    if engine in LLAMACPP:
         return ["engine=llamacpp", f"engine.binary={options['binary']}", f"engine.args.threads={threads}"]
     if engine == "vllm":
         env = {"OMP_NUM_THREADS": threads, "VLLM_CPU_KVCACHE_SPACE": "2", "VLLM_CPU_OMP_THREADS_BIND": "nobind"}
@@ -98,7 +100,7 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
             "timing=off",
             f"num_draft={AUDIT_LENGTH}",
             *(f"{k}={v}" for k, v in AUDIT.items()),
-            *(["engine.request.cache_prompt=true"] if engine == "llamacpp" else []),  # 400 texts follow each prompt
+            *(["engine.request.cache_prompt=true"] if engine in LLAMACPP else []),  # 400 texts follow each prompt
             *(["engine.plugin=true"] if engine == "vllm" else []),  # sdbench refuses the CPU build at T = 1 without it
         ]
         return
@@ -113,7 +115,7 @@ def runs_of(engine: str, part: str, options: Mapping[str, str]) -> Iterator[list
     for length in lengths:  # the target alone is decoded once: its cell is the same in all runs
         for timing in timings:
             yield [*shared, f"num_draft={length}", *timing]
-    for p_min in options["p_mins"].split(",") if engine == "llamacpp" else ():
+    for p_min in options["p_mins"].split(",") if engine in LLAMACPP else ():
         yield [*shared, f"num_draft={lengths[-1]}", f"engine.speculative.spec_draft_p_min={p_min}", *timings[0]]
 
 
@@ -205,7 +207,7 @@ def audit(engine: str, options: Mapping[str, str]) -> None:
 def weights_of(engine: str, cell: Mapping[str, Any]) -> str | None:
     """Return the weights that an engine multiplies by (llama.cpp uses the file's own); None if the records do not tell."""
     settings = settings_of(cell)
-    if engine == "llamacpp":
+    if engine in LLAMACPP:
         return settings["weights"]
     if engine == "vllm":
         return DTYPE

@@ -24,7 +24,7 @@ FILES = {"target": "t.gguf", "draft": "d.gguf", "data": "humaneval.jsonl"}
 def test_each_run_is_one_that_sdbench_takes_and_all_of_an_engine_share_its_records():
     options = real_engines.DEFAULTS | FILES | {"python": "p", "lengths": "2,16", "p_mins": "0.5"}
     composer = Composer()
-    for engine, num_runs in (("llamacpp", 3), ("native", 2), ("native-packed", 2), ("vllm", 2)):
+    for engine, num_runs in (("llamacpp", 3), ("llamacpp-amx", 3), ("native", 2), ("native-packed", 2), ("vllm", 2)):
         num_timed = num_runs * (3 if engine.startswith("native") else 1)
         for part, count in (("texts", num_runs), ("speed", num_timed), ("audit", 1)):
             runs = [composer.run(words) for words in real_engines.runs_of(engine, part, options)]
@@ -201,6 +201,13 @@ def test_what_is_missing_is_named_setting_by_setting():
         ),
     ]
     assert ["vllm", "speed", everything, "2"] in missing, "of one user only"
+    with_amx = [*rows, engine_row("llamacpp-amx", "lossless", 4, n=164, p_min=0.9)]
+    assert [
+        "llamacpp-amx",
+        "texts",
+        "target alone; draft alone; K = 2; K = 4; K = 4, p-min 0.5",
+        "1",
+    ] in engines_page.missing_rows(pd.DataFrame(with_amx), options)
     assert engines_page.missing_text(pd.DataFrame(rows[5:8]), options | {"n": "0"}).count("| native |") == 2
 
 
@@ -215,7 +222,13 @@ def cells(row: dict) -> dict[str, str]:
 def test_a_dash_is_what_was_not_measured_and_what_an_engine_does_not_report_has_another_mark():
     """docs/engines.md: vLLM sends no rounds of texts that end at a stop string."""
     equal = "texts equal to the target's"
-    for engine, absent in {"llamacpp": [], "vllm": ["acceptance"], "native": [], "native-packed": []}.items():
+    for engine, absent in {
+        "llamacpp": [],
+        "llamacpp-amx": [],
+        "vllm": ["acceptance"],
+        "native": [],
+        "native-packed": [],
+    }.items():
         row = cells(engine_row(engine, "lossless", 4))
         assert [name for name in row if row[name] == "n/a"] == absent
         assert {name for name in row if row[name] == "–"} == {
@@ -344,7 +357,7 @@ def test_what_llamacpp_keeps_is_what_the_pages_say():
         (["targt=x"], "targt is not an option"),
         (["target=x", "draft=y"], "data names no file"),
         (["target=x", "draft=y", "data=z", "engines=vllm"], "python names no interpreter"),
-        (["engines=tgi"], "engines must be among llamacpp, native, native-packed, vllm, got tgi"),
+        (["engines=tgi"], "engines must be among llamacpp, llamacpp-amx, native, native-packed, vllm, got tgi"),
         (["runs=/no/such", "out=/no/such"], "there are no records below /no/such"),
         (["threads=two"], "threads must be a whole number above 0, got two"),
         (["n=0"], "n must be a whole number above 0, got 0"),
