@@ -44,11 +44,12 @@ Texts are compared with those of the target alone of the same engine: lossless *
 Tokens per second at 1 are those of decoding; at 2 and 4 users, each of whom waits for an answer before the next request, those
 of all users together, prompts included. A server keeps 4 slots, however many users there are. The native engines, which are no
 servers, decode 2 and 4 texts in a batch instead, which is not refilled while its last texts end. *× the target* divides the
-tokens per second of one user by those of the target alone in the same latency pass (of native the faster of its own target
-alone and transformers' `generate`); the script times the draft lengths in passes of their own, so it is not the ratio of two
-rows. Speeds of rows that were timed on different days are those of different machines, or of one in another state, and are not
-compared. The texts of a row may have been decoded on another day than its speeds were measured. The audit at T = 1 says with
-"TV 0.15" that such a total variation between prefixes of two tokens would have been detected with probability .95.
+tokens per second of one user by those of the target alone in the same latency pass. Of the native engines each draft length
+has a pass of its own, with the target alone (the faster of theirs and transformers' `generate`), so it is not the ratio of two
+rows. A server has one pass, in which its settings are timed one after another, the target alone first. Speeds of rows that
+were timed on different days are those of different machines, or of one in another state, and are not compared. The texts of a
+row may have been decoded on another day than its speeds were measured. The audit at T = 1 says with "TV 0.15" that such a
+total variation between prefixes of two tokens would have been detected with probability .95.
 """
 EARLIER_AUDIT = """\
 \\* By an earlier version of the audit, which tested first tokens, prefixes of two tokens, and the shares of all tokens by their

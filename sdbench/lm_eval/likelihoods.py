@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
 from sdbench.config import ConfigError, show
 from sdbench.prepare.progress import warn
@@ -19,6 +20,27 @@ SHOWN = 40  # characters of a context in a message
 Continuation = tuple[Any, list[int], list[int]]
 
 
+def no_likelihood(context: str, continuation: str, count: str) -> ConfigError:
+    """Return the error for a continuation with this count of tokens."""
+    return ConfigError(
+        f"the continuation {show(repr(continuation))} after {context[-SHOWN:]!r} has {count}, so it has no log-likelihood: "
+        "change the text in the task"
+    )
+
+
+def refuse_empty(requests: Sequence[Any], encode: Callable[..., list[int]]) -> None:
+    """Raise ConfigError for a continuation without tokens after an empty context, which the harness cannot encode."""
+    for context, continuation in (request.args for request in requests):
+        if context == "" and not encode(continuation, add_special_tokens=False):
+            raise no_likelihood(context, continuation, "no tokens")
+
+
+def windows_of(ids: list[int], prefix: int, limit: int) -> list[Continuation]:
+    """Split a text into windows of at most `limit` tokens, each of which is read once as a continuation."""
+    windows = get_rolling_token_windows(token_list=ids, prefix_token=prefix, max_seq_len=limit, context_len=1)
+    return [(None, *map(list, make_disjoint_window(window))) for window in windows]  # type: ignore[return-value]
+
+
 def cut_texts(requests: Sequence[Continuation], limit: int, target: str) -> list[list[int]]:
     """Return the ids of each text. Of a text that is too long, the last ids are kept, with a warning.
 
@@ -26,12 +48,8 @@ def cut_texts(requests: Sequence[Continuation], limit: int, target: str) -> list
     """
     for texts, _, continuation in requests:
         if not 0 < len(continuation) <= limit:
-            context, ending = texts
             count = f"{len(continuation)} tokens, and {target} takes {limit}" if continuation else "no tokens"
-            raise ConfigError(
-                f"the continuation {show(repr(ending))} after {context[-SHOWN:]!r} has {count}, so it has no log-likelihood: "
-                "change the text in the task"
-            )
+            raise no_likelihood(*texts, count)
     whole = [context + continuation for _, context, continuation in requests]
     longest = limit + 1  # the last token is predicted and not read
     if num_cut := sum(len(text) > longest for text in whole):

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from jinja2 import TemplateError
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports] - the extra lm-eval
-from lm_eval.utils import get_rolling_token_windows, make_disjoint_window  # pyright: ignore[reportMissingImports]
 
 from sdbench.config import ConfigError, nearest, show
 from sdbench.engine import generate
@@ -24,7 +23,7 @@ from sdbench.engines.stops import stopper
 from sdbench.errors import first_line
 from sdbench.files import digest_of_data
 from sdbench.lm_eval.kept import KeptAnswers, claim
-from sdbench.lm_eval.likelihoods import cut_texts, log_likelihoods
+from sdbench.lm_eval.likelihoods import cut_texts, log_likelihoods, refuse_empty, windows_of
 from sdbench.lm_eval.measures import counts_of, measures_of
 from sdbench.lm_eval.options import TORCH_SEED, AnswerOptions, refuse_run, run_of, warn_of_unused
 from sdbench.lm_eval.prompts import PromptGroup, group_prompts
@@ -197,10 +196,14 @@ class SpeculativeLM(TemplateLM):
         if self._is_sampled(options) and not self._has_seed and torch.initial_seed() != TORCH_SEED:
             warn("lm_eval's --seed does not change sampled answers of sdbench: give seed= in --model_args")
 
+    def _ends(self, options: AnswerOptions) -> tuple[int, ...]:
+        """Return the ids that end an answer. The harness's `hf` takes the tokenizer's end-of-text token as one more stop string."""
+        return self.pair_info.ends("target", (*options.stops, self.tokenizer.eos_token))
+
     def _answer(self, group: PromptGroup) -> list[str]:
         """Return the answers to the prompts of a group."""
         options, prompts, tokenizer = group.options, group.prompts, self.pair_info.tokenizer_key
-        added = self.pair_info.ends("target", options.stops)[len(self.pair_info.stop_ids["target"]) :]
+        added = self._ends(options)[len(self.pair_info.stop_ids["target"]) :]
         keys = [
             digest_of_data([self.identity, tokenizer, each.task, asdict(options), each.number, each.ids, *added])
             for each in prompts
@@ -252,7 +255,7 @@ class SpeculativeLM(TemplateLM):
             temperature=options.temperature,
             **cuts,
             max_new_tokens=options.max_new_tokens,
-            stop_ids=[i for i in self.pair_info.ends("target", options.stops) if i < num_ids],
+            stop_ids=[i for i in self._ends(options) if i < num_ids],
             should_stop=stopper(self.pair_info.text_alone, options.stops),
             keys=numbers,
             seed=self.run.seed,
@@ -269,10 +272,16 @@ class SpeculativeLM(TemplateLM):
 
     # Log-likelihoods
 
+    def loglikelihood(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[tuple[float, bool]]:
+        refuse_empty(requests, self.tok_encode)
+        return super().loglikelihood(requests, disable_tqdm=disable_tqdm)
+
     def _loglikelihood_tokens(
         self, requests: Sequence[tuple[Any, list[int], list[int]]], disable_tqdm: bool = False, **_: Any
     ) -> list[tuple[float, bool]]:
         """Return for each continuation its log-probability, and whether greedy decoding would produce it."""
+        # The harness moves the spaces at the end of a context to the continuation, which may leave no context.
+        requests = [(texts, context or [self.prefix_token_id], ids) for texts, context, ids in requests]
         texts = cut_texts(requests, self.max_length, self.run.model.target)
         rows = self.run.batch_size or rows_to_score(self.run, self.pair, max(map(len, texts), default=1))
         lengths = [len(continuation) for _, _, continuation in requests]
@@ -285,14 +294,6 @@ class SpeculativeLM(TemplateLM):
 
     def loglikelihood_rolling(self, requests: Sequence[Any], disable_tqdm: bool = False) -> list[float]:
         """Return the log-probability of each text, computed in windows of the target's maximum length."""
-        totals = []
-        for request in requests:
-            windows = get_rolling_token_windows(
-                token_list=self.tok_encode(request.args[0]),
-                prefix_token=self.prefix_token_id,
-                max_seq_len=self.max_length,
-                context_len=1,
-            )
-            parts = [(None, *map(list, make_disjoint_window(window))) for window in windows]
-            totals.append(sum(total for total, _ in self._loglikelihood_tokens(parts)))  # type: ignore[arg-type]
-        return totals
+        texts = [self.tok_encode(request.args[0]) for request in requests]
+        parts = [windows_of(ids, self.prefix_token_id, self.max_length) for ids in texts]
+        return [sum(total for total, _ in self._loglikelihood_tokens(windows)) for windows in parts]

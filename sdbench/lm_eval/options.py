@@ -183,6 +183,11 @@ def warn_of_unused(config: GenerationConfig, target: str) -> None:
 def _refuse_unread(key: str) -> None:
     """Raise ConfigError for an option of a run that this model does not read; unknown ones are refused later."""
     top = re.split(r"[./@]", key.lstrip("+~"))[0]
+    if key == "tokenizer":
+        raise ConfigError(
+            "tokenizer is not an option of sdbench in lm_eval, which reads the target's: for tasks that need one, such as RULER's, "
+            """give --metadata '{"tokenizer": "ID"}'"""
+        )
     if top in SAMPLING:
         raise ConfigError(
             f"{key} is decided by lm_eval for each task: give it as --gen_kwargs, such as "

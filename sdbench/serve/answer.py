@@ -44,7 +44,10 @@ class Answer:
         """Return this answer with all ids, from a second answer to the same request; raise UnansweredError if the text differs."""
         known = tuple(token for position, token in enumerate(ids) if position not in self.omitted)
         if len(ids) != self.num_tokens or known != self.ids:
-            raise UnansweredError("its stream omits token ids, and the repeated request gave a different text")
+            raise UnansweredError(
+                "its stream omits token ids, and the repeated request gave a different text; with one request at a time "
+                "(engine.slots=1, or batch_size=1 for a server that runs already) both texts are the same"
+            )
         return replace(self, ids=tuple(ids), omitted=())
 
 
@@ -139,7 +142,7 @@ class AnswerReader:
 
         The prefill produces the first token; steps produce the others.
         """
-        if self.sums and self.sums[-1][1]:
+        if self.sums:
             return {"steps": NAN, "drafted": self.sums[-1][1], "accepted": self.sums[-1][2]}
         totals, mean = self._facts.get("totals"), self._facts.get("mean")
         if totals is not None or not mean or not self.ids:

@@ -19,6 +19,8 @@ from sdbench.files import digest_of_file
 from sdbench.imports import import_object
 
 LIBRARY = "lm_eval.tasks"
+# Folders that the harness does not read, as old copies of files are there.
+UNREAD = {"__pycache__", ".ipynb_checkpoints"}
 TASK_LINE = re.compile(r"^task:[ \t]*['\"]?([^\s'\"#\[]+)['\"]?[ \t]*(?:#.*)?$", re.MULTILINE)
 
 
@@ -31,6 +33,7 @@ def file_of(name: str, include_path: str | None) -> Path:
         paths = [
             (not any(word in path.relative_to(root).as_posix() for word in words), path)
             for path in root.rglob("*.yaml")
+            if UNREAD.isdisjoint(path.relative_to(root).parts)
         ]
         for _, path in sorted(paths):
             text = path.read_text(encoding="utf-8", errors="replace")

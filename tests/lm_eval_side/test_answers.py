@@ -77,9 +77,16 @@ def test_ids_that_the_pair_does_not_share_end_no_text(tmp_path):
 
 def test_a_stop_string_that_is_a_special_token_ends_an_answer_where_it_is_drawn(tmp_path):
     model = model_of(target_with(tmp_path, eos_token_id=[PAD]))
+    model.tokenizer.eos_token = "<pad>"
     usual = answer_of(model_of(PAIR / "target"), until=["@"])
     assert answer_of(model, until=["</s>"]) == usual
     assert answer_of(model, until=["@"])[1] > usual[1], "nothing else ends it there"
+
+
+def test_an_answer_ends_at_the_end_of_text_token_of_the_tokenizer(tmp_path):
+    """A fine-tuned model may end its turns with a token that its generation_config.json does not have. `hf` stops there, too."""
+    usual = answer_of(model_of(PAIR / "target"), until=["@"])
+    assert answer_of(model_of(target_with(tmp_path, eos_token_id=[PAD])), until=["@"]) == usual
 
 
 def test_log_likelihoods_have_the_context_of_the_target_and_answers_that_of_the_pair(tmp_path):
@@ -138,6 +145,25 @@ def test_a_continuation_without_tokens_or_with_too_many_is_refused(tmp_path):
         ):
             model._loglikelihood_tokens([(("a", ""), [5], ids)])
     assert len(model._loglikelihood_tokens([(("a", "b"), [5], 40 * [5])])) == 1
+
+
+def test_a_continuation_without_tokens_after_no_context_is_refused():
+    """The harness's class ended with an IndexError."""
+    from lm_eval.api.instance import Instance
+
+    requests = [Instance("loglikelihood", {}, ("", continuation), 0, ("task", 0, 1)) for continuation in ("12", "")]
+    model = model_of(PAIR / "target")
+    assert len(model.loglikelihood(requests[:1])) == 1
+    with pytest.raises(ConfigError, match=r"^the continuation '' after '' has no tokens, so it has no log-likelihood"):
+        model.loglikelihood(requests)
+
+
+def test_a_context_of_spaces_alone_counts_as_none():
+    """They move to the continuation. Where the tokenizer then writes no first token, a RuntimeError ended the evaluation."""
+    model = model_of(PAIR / "target")
+    begun, empty = (model._loglikelihood_tokens([((" ", "12"), context, [5, 6])]) for context in ([0], []))
+    assert empty == model._loglikelihood_tokens([((" ", "12"), [model.prefix_token_id], [5, 6])])
+    assert begun != empty
 
 
 @pytest.mark.parametrize(

@@ -268,6 +268,10 @@ def num_kept(path):
         ({"keep": "/dev/null/x.db"}, "keep=/dev/null/x.db cannot store answers"),
         ({"engine": "vllm"}, "engine=vllm is not supported in lm_eval, where sdbench decodes in this process"),
         ({"task": "gsm8k"}, "task is an option .* no effect in lm_eval: name tasks by --tasks"),
+        (
+            {"tokenizer": "org/big"},
+            'tokenizer is not an option .* such as RULER\'s, give --metadata \'{"tokenizer": "ID"}\'',
+        ),
         ({"n": 100}, "n is an option of python -m sdbench that has no effect in lm_eval: give --limit"),
         ({"samples": 4}, "samples is an option of python -m sdbench that has no effect in lm_eval: remove it"),
         ({"shard": "1/2"}, "shard is an option .* no effect"),

@@ -7,9 +7,11 @@ import sys
 import time
 from pathlib import Path
 
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from llamacpp_standin import PROMPT_MS, TOKEN_MS
+from aiohttp import web
+from llamacpp_standin import PROMPT_MS, TOKEN_MS, LlamaCppStandIn
 from processes import gone, noted
 from standin import Text, decoded
 
@@ -60,6 +62,54 @@ def test_rounds_follow_from_the_sums_of_each_chunk(served_words, llamacpp, tmp_p
     assert (body["cache_prompt"], body["return_tokens"], body["temperature"]) == (False, True, 0)
     assert all(isinstance(token, int) for token in body["prompt"])
     assert "return_token_ids" not in body
+
+
+def test_texts_whose_rounds_are_unknown_leave_their_cell_its_pooled_acceptance(
+    served_words, llamacpp, tmp_path, capsys
+):
+    """Token 6 begins a step, and a stream that leaves it out does not tell where: one such text emptied the whole cell."""
+    kept = [3, 1, 2, 3, 0, 3, 3]
+    server = llamacpp(lambda body: Text([5] * body["max_tokens"], kept, [3] * 7), left_out=(5,))
+    assert main([*served_words(tmp_path), *engine_words(server)]) == 0
+    results = read(tmp_path / NAME)
+    assert results.generations["accepted"].isna().all()
+    row = pd.read_csv(tmp_path / NAME / "summary.csv").set_index("verifier").loc["lossless"]
+    assert row["pooled_block_acceptance"] == pytest.approx(sum(kept) / 21)
+    assert row["pooled_from"] == "requests"
+    assert row["pooled_texts"] == len(results.generations)
+    assert "acceptance is pooled over each cell, from the sums with each text" in capsys.readouterr().err
+    server.left_out = ()
+    assert main([*served_words(tmp_path / "whole"), *engine_words(server)]) == 0
+    row = pd.read_csv(tmp_path / "whole" / NAME / "summary.csv").set_index("verifier").loc["lossless"]
+    assert row["block_acceptance"] == pytest.approx(sum(kept) / 21)
+    assert "pooled" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("slots", [1, 3])
+def test_no_more_requests_are_sent_at_a_time_than_a_server_has_slots(slots, served_words, llamacpp, tmp_path):
+    """They waited in its queue, on a slow one for longer than a client waits for an answer."""
+    server = llamacpp(slots=slots, step_s=0.01)
+    assert main([*served_words(tmp_path, n=6), *engine_words(server)]) == 0
+    assert server.most_under_way == slots
+
+
+def test_a_first_answer_of_one_token_does_not_tell_whether_a_server_speculates(served_words, llamacpp, tmp_path):
+    """A server draws the first token without a draft. It was refused as one that does not speculate."""
+    server = llamacpp()
+    usual = server.maker
+    server.maker = lambda body: Text([5]) if body["max_tokens"] == 8 else usual(body)
+    assert main([*served_words(tmp_path), *engine_words(server)]) == 0
+    assert read(tmp_path / NAME).generations["drafted"].gt(0).all()
+
+
+def test_a_server_that_does_not_answer_the_first_requests_is_named(refused, llamacpp, monkeypatch):
+    async def hang_up(self, request):
+        request.transport.close()
+        return web.Response()
+
+    monkeypatch.setattr(LlamaCppStandIn, "_models", hang_up)
+    server = llamacpp()
+    assert f"the server at {server.url} did not answer sdbench's first requests: " in refused(*engine_words(server))
 
 
 def test_a_round_ends_with_the_chunk_of_its_last_token(served_words, llamacpp, tmp_path):
@@ -122,10 +172,10 @@ def test_users_of_a_closed_loop_do_not_ask_for_ids_that_a_stream_leaves_out(serv
     repeated = [under_way for is_stream, under_way in busy if not is_stream]
     assert len(repeated) > 9
     assert repeated[1:] == [1] * (len(repeated) - 1), "nobody else is answered meanwhile"
-    assert "left token ids out" not in capsys.readouterr().err
+    assert "lack some token ids" not in capsys.readouterr().err
     server.maker = other
     assert main([*words, "engine.concurrency=4", "engine.retries=0"]) == 0
-    assert "left token ids out of 12 of 12 timed texts, and did not repeat them" in capsys.readouterr().err
+    assert "12 of 12 timed texts lack some token ids, and repeating" in capsys.readouterr().err
     loads = read(tmp_path / NAME).loads
     assert loads.groupby("concurrency")["tokens"].unique().map(len).tolist() == [1, 1, 1]
     assert loads["held_s"].notna().all(), "no block was disturbed"
@@ -325,6 +375,21 @@ HTTP = ("engine=http", "engine.dialect=llamacpp", URL)
             ("engine=llamacpp", "+engine.args.draft-max=2"),
             {},
             "sdbench sets engine.args.draft-max itself, from num_draft=",
+        ),
+        (
+            ("engine=llamacpp", "engine.args.spec_draft_p_min=0.75"),
+            {},
+            "engine.args.spec_draft_p_min is an option of drafting: write engine.speculative.spec_draft_p_min",
+        ),
+        (
+            ("engine=llamacpp", "+engine.args.draft-p-min=0.75"),
+            {},
+            "engine.args.draft-p-min is an option of drafting: write engine.speculative.spec_draft_p_min",
+        ),
+        (
+            ("engine=llamacpp", "engine.speculative.draft_p_min=0.75"),
+            {},
+            "engine.speculative.draft_p_min is another way to write engine.speculative.spec_draft_p_min",
         ),
         (
             ("engine=llamacpp", "+engine.speculative.spec_draft_n_max=2"),

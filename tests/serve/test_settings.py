@@ -221,7 +221,10 @@ def test_a_server_of_engine_urls_has_one_setting(planned):
     assert len(planned(*words, "verifier.entropy=0.3")[2])
     lossless = "engine.urls.lossless=http://h:5"
     for more in (("verifier.entropy=[0.1,0.3]",), ("verifier.entropy=0.3", "num_draft=[3,5]", lossless)):
-        with pytest.raises(ConfigError, match=r"^the server at http://h:[45] has one model, or one rule .* give it 2 "):
+        with pytest.raises(
+            ConfigError,
+            match=r"^engine.url and engine.urls give 2 settings .* to the server at http://h:[45], which has one: ",
+        ):
             planned(*words, *more)
 
 

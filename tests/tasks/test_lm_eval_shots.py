@@ -97,6 +97,16 @@ def test_shots_that_may_be_the_evaluated_row_are_refused(tmp_path):
     assert load("ours", **options, shots_data=path("gsm8k")).shots == 2
 
 
+def test_an_old_copy_of_the_file_of_a_task_is_not_read(tmp_path):
+    """Jupyter keeps one, which came first in the order of names. The harness does not read it either."""
+    samples = json.dumps([{"question": f"What is QUESTION {number}?", "answer": "It is."} for number in range(2)])
+    text = f"{FILTERED}fewshot_config: {{sampler: first_n, samples: {samples}}}\n"
+    (tmp_path / ".ipynb_checkpoints").mkdir()
+    (tmp_path / ".ipynb_checkpoints/ours-checkpoint.yaml").write_text(text.replace("QUESTION", "old"))
+    (tmp_path / "ours.yaml").write_text(text.replace("QUESTION", "new"))
+    check_prompts(load("ours", include_path=str(tmp_path)), 2, ["What is new 0?", "What is new 1?"])
+
+
 def test_shots_in_the_file_of_a_task_stay_as_they_are(tmp_path):
     samples = json.dumps([{"question": f"What is {number}?", "answer": "It is."} for number in range(3)])
     (tmp_path / "ours.yaml").write_text(f"{FILTERED}fewshot_config: {{sampler: first_n, samples: {samples}}}\n")

@@ -19,6 +19,7 @@ from sdbench.prepare.progress import warn
 from sdbench.records import PooledRecord
 from sdbench.serve.answer import Answer
 from sdbench.serve.client import Client
+from sdbench.serve.dialect import at
 from sdbench.serve.file_limit import allow_requests
 from sdbench.serve.pump import Pump
 from sdbench.serve.rounds import CountedRounds, cut_rounds, steps_within, without_drafts
@@ -127,8 +128,10 @@ class ServedDecoder:
 
     @property
     def _may_lose_steps(self) -> bool:
-        """Whether a text may come without its steps: vLLM ends it at a stop string outside its engine core, which counts them."""
-        return bool(self.kind.stops_sent(self.job)) and not self.kind.plugin and not self.kind.dialect.sums
+        """Whether a text may come without its steps. vLLM ends it at a stop string outside its engine core, which counts them.
+        llama.cpp leaves tokens within a character out of its stream, and each may have been a step.
+        """
+        return bool(self.kind.dialect.sums or (self.kind.stops_sent(self.job) and not self.kind.plugin))
 
     def _stream(
         self, server: OpenServer, items: Sequence[WorkItem], *, is_pooled: bool
@@ -141,7 +144,8 @@ class ServedDecoder:
         texts: list[Answer] = []
         before, after = self.pump.run(client.counters()) if is_pooled else None, None
         try:
-            for item, answer in self.pump.each(items, work, self.most):
+            slots = at(server.facts["info"], client.dialect.slots)
+            for item, answer in self.pump.each(items, work, min(self.most, slots or self.most)):
                 texts.append(answer)
                 yield item, self.generation(client, item, answer)
             after = self.pump.run(client.counters()) if is_pooled else None
@@ -149,10 +153,16 @@ class ServedDecoder:
             cell = items[0].cell
             if is_pooled and (record := pool(cell, texts, before, after, epoch=self.store.epoch_of(cell))) is not None:
                 self.store.append([record])
-        if server.tells_steps and not client.dialect.sums and any(text.steps is None for text in texts):
+        if is_pooled and server.tells_steps and any(text.steps is None for text in texts):
             self._warn_of_lost_steps(client, is_counted=after is not None)
 
     def _warn_of_lost_steps(self, client: Client, *, is_counted: bool) -> None:
+        if client.dialect.sums:
+            warn(
+                f"the server at {client.url} left out token ids within characters, so the rounds of some texts are not known: "
+                "acceptance is pooled over each cell, from the sums with each text"
+            )
+            return
         if self.kind.plugin:
             rest = "acceptance stays empty. Its plug-in is an older one: install plugins/vllm of this version there"
         elif is_counted:

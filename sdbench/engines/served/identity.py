@@ -95,3 +95,9 @@ def is_there(timed: str, now: str) -> bool:
         x == y or (y.endswith(f" {UNKNOWN}") and x.startswith(y.removesuffix(UNKNOWN)))
         for x, y in zip(before, after, strict=True)
     )
+
+
+def is_same_text(ours: str, theirs: str) -> bool:
+    """Return whether two texts are equal apart from blanks at the ends and half a character at the end."""
+    text, other = ours.strip().rstrip("\ufffd"), theirs.strip().rstrip("\ufffd")
+    return text.startswith(other) or other.startswith(text)

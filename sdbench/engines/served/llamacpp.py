@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 MARGIN = 8  # positions that a slot keeps free after its text and a draft
 STEP = 256  # contexts are multiples of it
+# llama.cpp's second names of two options
+OTHER_NAMES = {"draft_min": "spec_draft_n_min", "draft_n_min": "spec_draft_n_min", "draft_p_min": "spec_draft_p_min"}
 
 
 @dataclass(kw_only=True)
@@ -28,7 +30,7 @@ class LlamaCpp(StartedServers):
 
     reserved: ClassVar[Mapping[str, str]] = {
         **dict.fromkeys(("model", "model_draft", "spec_draft_model"), "model="),
-        **dict.fromkeys(("spec_draft_n_max", "draft_max"), "num_draft="),
+        **dict.fromkeys(("spec_draft_n_max", "draft_max", "draft_n", "draft"), "num_draft="),
         "parallel": "engine.slots",
         "host": "engine.host",
         "port": "engine.port",
@@ -44,6 +46,21 @@ class LlamaCpp(StartedServers):
         super().__post_init__()
         if self.slots is not None:
             integer("engine.slots", self.slots, 1, 4096)
+
+    def _check_servers(self) -> None:
+        super()._check_servers()
+        for name in self.args:
+            plain = name.replace("-", "_")
+            if plain.startswith("spec_") or plain in OTHER_NAMES:
+                raise ConfigError(
+                    f"engine.args.{name} is an option of drafting: write engine.speculative.{OTHER_NAMES.get(plain, plain)}"
+                )
+        for name in self.speculative:
+            plain = name.replace("-", "_")
+            if (written := OTHER_NAMES.get(plain, plain)) != name:
+                raise ConfigError(
+                    f"engine.speculative.{name} is another way to write engine.speculative.{written}: write that"
+                )
 
     def api_key(self) -> str | None:
         """Return the first of the keys, which are separated by commas."""

@@ -197,8 +197,9 @@ class Http:
             labels = [setting.label for setting in dict.fromkeys(here)]
             if len(labels) > 1:
                 raise ConfigError(
-                    f"the server at {url} has one model, or one rule at one draft length, and engine.url and engine.urls give it "
-                    f"{len(labels)} ({', '.join(labels[:3])}): name a server for each, and run once for each setting of a rule"
+                    f"engine.url and engine.urls give {len(labels)} settings ({', '.join(labels[:3])}) to the server at {url}, "
+                    "which has one: give each a server as engine.urls.NAME=URL, and run once for each draft length and value of a "
+                    "knob"
                 )
 
     def url_of(self, verifier: str) -> str:

@@ -13,8 +13,8 @@ def warn_of_other_texts(answers: Sequence[Answer]) -> None:
     """Warn if the server left out ids, so that the end of a text is not known."""
     if num := sum(bool(answer.omitted) for answer in answers):
         warn(
-            f"the server left token ids out of {num} of {len(answers)} timed texts, and did not repeat them: all tokens of these "
-            "texts count, those of a stop string too"
+            f"{num} of {len(answers)} timed texts lack some token ids, and repeating the request did not supply them: sdbench "
+            "cannot tell where these texts end, so it counts all their tokens"
         )
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
-from sdbench.engines.served.identity import keys_in, without_secrets
+from sdbench.engines.served.identity import is_same_text, keys_in, without_secrets
 from sdbench.engines.served.plugin import compare_versions, request_of
 from sdbench.engines.served.remarks import warn_of_slots
 from sdbench.engines.served.request import PLUGIN, ServerSetting, model_id_of, request_body
@@ -148,8 +148,12 @@ class Servers:
         except BaseException as error:
             self.pump.run(client.close())
             if isinstance(error, EngineError | UnansweredError):
-                death = None if process is None else process.death()
-                raise ConfigError(death or str(error)) from error
+                is_silent = isinstance(error, UnansweredError)
+                why = (
+                    f"the server at {url} did not answer sdbench's first requests: {error}" if is_silent else str(error)
+                )
+                death = None if process is None else process.death(DYING_S if is_silent else 0)
+                raise ConfigError(death or why) from error
             raise
         return OpenServer(client, tells_steps, facts, process)
 
@@ -257,7 +261,7 @@ class Servers:
         """Ask for a short answer to the first prompt, to see which fields come with it."""
         answer = self.pump.run(client.complete(self._probe_body(client, setting)))
         ours = self.job.pair_info.text(answer.ids)
-        if answer.text and not _is_same(ours, answer.text):
+        if answer.text and not is_same_text(ours, answer.text):
             raise ConfigError(self._other_ids(client, f"{show(answer.text)!r} there is {show(ours)!r} here"))
         return answer
 
@@ -271,7 +275,12 @@ class Servers:
                 f"the server at {client.url} drafts {most} tokens a step: write num_draft={most}, or start it with "
                 f"{client.dialect.length_flag}={setting.num_draft}"
             )
-        if (answer.totals if client.dialect.sums else answer.steps) is not None:
+        totals = answer.totals
+        if client.dialect.sums:
+            totals = totals if totals and totals["drafted"] else None
+            if totals or answer.num_tokens < 2:  # the first token is drawn without a draft
+                return True
+        elif answer.steps is not None:
             return True
         if self.kind.may_draft_nothing:
             warn(
@@ -279,22 +288,14 @@ class Servers:
                 "spec_draft_n_min leaves no draft there; if no text has a draft, acceptance stays empty"
             )
             return True
-        if answer.totals is None and self.pump.run(client.counters()) is None:
+        if totals is None and self.pump.run(client.counters()) is None:
             sentence = f"the server at {client.url} (version {version or 'unknown'}) counts no drafts"
             if client.dialect.flag is not None:
                 raise ConfigError(f"{sentence}: it does not speculate, or was started without {client.dialect.flag}")
             warn(f"{sentence}: acceptance stays empty")
             return False
-        source = (
-            "sums with each text" if answer.totals is not None else "its counters, which include other users' requests"
-        )
+        source = "sums with each text" if totals is not None else "its counters, which include other users' requests"
         warn(
             f"the server at {client.url} does not report its rounds: acceptance is pooled over each cell, from {source}"
         )
         return False
-
-
-def _is_same(ours: str, theirs: str) -> bool:
-    """Return whether two texts are equal apart from blanks at the ends and half a character at the end."""
-    text, other = ours.strip().rstrip("\ufffd"), theirs.strip().rstrip("\ufffd")
-    return text.startswith(other) or other.startswith(text)
