@@ -40,7 +40,7 @@ from sdbench.metrics.load import load_table
 from sdbench.metrics.speed import latest_pass
 from sdbench.metrics.summary import summarise
 from sdbench.records import Results, read
-from sdbench.subcommand import Exit, sigterm_as_ctrl_c
+from sdbench.subcommand import Exit, ends_as_ctrl_c
 from sdbench.words import choose, exit_on_mistake, parse_words
 
 AUDIT = {"n": 2, "samples": 400, "max_new_tokens": 8, "task.stop": "[]", "temperature": 1}
@@ -343,7 +343,7 @@ def main(words: Sequence[str]) -> int:
             pair = real_pair.pair_of(options["target"], options["draft"])
             real_pair.rows_of(Path(options["out"]) / "engines.csv", pair)
     try:
-        with sigterm_as_ctrl_c():
+        with ends_as_ctrl_c():
             if not missing:
                 measure(options, engines, parts)
     except subprocess.CalledProcessError as error:

@@ -59,7 +59,7 @@ class Subcommand:
             print_text(self.help(words).strip())
             return Exit.DONE
         try:
-            with sigterm_as_ctrl_c():
+            with ends_as_ctrl_c():
                 return self.run(words, compose)
         except self.mistakes as error:
             print(f"{self.name}: {sentence_of(error)}", file=sys.stderr)
@@ -115,15 +115,14 @@ def _keep(name: str, text: str, folder: Path | None) -> str:
 
 
 @contextmanager
-def sigterm_as_ctrl_c() -> Iterator[None]:
-    """Treat a scheduler's SIGTERM like Ctrl-C, unless a launcher has its own handler."""
-    is_free = (
-        threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
-    )
-    if is_free:
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+def ends_as_ctrl_c() -> Iterator[None]:
+    """Treat a scheduler's SIGTERM and a closed terminal's SIGHUP like Ctrl-C, unless a launcher handles or nohup ignores them."""
+    is_main = threading.current_thread() is threading.main_thread()
+    free = [end for end in (signal.SIGTERM, signal.SIGHUP) if is_main and signal.getsignal(end) is signal.SIG_DFL]
+    for end in free:
+        signal.signal(end, signal.default_int_handler)
     try:
         yield
     finally:
-        if is_free:
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for end in free:
+            signal.signal(end, signal.SIG_DFL)

@@ -20,7 +20,7 @@ from sdbench.records import Cell, SchemaError, Store, StoreError
 from sdbench.records.parts import cannot_write
 from sdbench.records.processes import kernel_boot
 from sdbench.records.snapshot import read_cells
-from sdbench.subcommand import Exit, report_fault, sigterm_as_ctrl_c
+from sdbench.subcommand import Exit, ends_as_ctrl_c, report_fault
 from sdbench.types import EngineError
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def run_job(run: Run, words: Sequence[str], *, launch: str | None = None) -> int
     """
     forced: list[str] = []  # keys of cells, filled once the records request that they are decoded again
     try:
-        with engine_warnings(), sigterm_as_ctrl_c():
+        with engine_warnings(), ends_as_ctrl_c():
             return _run(run, words, launch or batch_job(), forced)
     except (ConfigError, HubError, SchemaError) as error:
         hint = f"\nsdbench: continue {WITHOUT_FORCE}" if forced else ""

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 Batched = tuple[GenerationRecord, "Example"]
 OnFailure = Callable[[str, str | None, str], None]  # cell, example, message
 BATCH, EVERY_S = 64, 2.0  # write a part after so many texts, or after so many seconds
-ENDS = (signal.SIGINT, signal.SIGTERM)  # handled by the parent
+ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # handled by the parent
 _task: DataTask
 
 

@@ -173,11 +173,12 @@ def test_a_disk_that_fills_during_a_run_costs_nothing_written_and_the_same_comma
 
 
 @pytest.mark.slow
-def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words, nursery, tmp_path):
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
+def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(how, words, nursery, tmp_path):
     options = {"n": 16, "max_new_tokens": 24, "report": "off"}
     pid = nursery.start(words(tmp_path / "cut", **options))
     wait_for_a_part(tmp_path / "cut" / NAME, "", pid)
-    os.kill(pid, signal.SIGINT)
+    os.kill(pid, how)
     assert nursery.ended() == 130, nursery.said.read_text()
     output = nursery.said.read_text()
     assert "Traceback" not in output
@@ -190,16 +191,17 @@ def test_an_interrupt_keeps_what_is_done_and_the_command_it_names_goes_on(words,
 
 
 @pytest.mark.slow
-def test_the_scorers_leave_an_interrupt_to_the_command(words, tmp_path):
-    """A terminal sends Ctrl-C to the whole group: before a record is there, between two, or after the last."""
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
+def test_the_scorers_leave_an_interrupt_to_the_command(how, words, tmp_path):
+    """A terminal sends it to the whole group: before a record is there, between two, or after the last."""
 
     def foreground() -> None:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)
+        signal.signal(how, signal.SIG_DFL)
 
     job = start(words(tmp_path, n=20), start_new_session=True, preexec_fn=foreground)
     assert job.stderr is not None
     assert "examples, to" in job.stderr.readline()
-    os.killpg(job.pid, signal.SIGINT)
+    os.killpg(job.pid, how)
     output = job.communicate(timeout=300)[1]
     assert job.returncode == 130, output
     assert "Traceback" not in output
