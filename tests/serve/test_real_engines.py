@@ -351,6 +351,43 @@ def test_what_llamacpp_keeps_is_what_the_pages_say():
     assert f"{rates[1]} at K = 4 and {rates[2]} at K = 8" in readme
 
 
+@pytest.mark.results
+def test_what_a_server_with_amx_keeps_is_what_the_pages_say():
+    table = pd.read_csv(COMMITTED / "engines.csv")
+    rows = table[(table["engine"] == "llamacpp-amx") & (table["threads"] == 2) & (table["n"] == 164)]
+    (target,) = rows[rows["verifier"] == "target"].to_dict("records")
+    by = rows[rows["num_draft"] == 16].sort_values("p_min", na_position="first")
+    assert by["p_min"].fillna(0).tolist() == [0, 0.5, 0.75, 0.9]
+    assert (by["num_compared"] == 164).all()
+    same, differ = by["num_equal"].astype(int).tolist(), (164 - by["num_equal"]).astype(int).tolist()
+    plain, real, engines = (
+        " ".join((COMMITTED / page).read_text().split())
+        for page in ("../README.md", "README.md", "../../docs/engines.md")
+    )
+    assert (
+        f"wrote {same[0]} of the 164 as its target alone at K = 16, and {same[1]}, {same[2]} and {same[3]} with"
+        in engines
+    )
+    assert f"on another processor, {differ[0]} of 164 differ at K = 16." in plain
+    assert f"it is {differ[0]} of 164 texts, and {differ[1]}, {differ[2]} and {differ[3]} with a p-min of .5" in real
+    first, *others = (f"{rate:.2f}"[1:] for rate in by["acceptance"])
+    low, high = (f"{by[f'acceptance_{end}'].iloc[0]:.2f}"[1:] for end in ("low", "high"))
+    assert (
+        f"{first} [{low}, {high}] of the drafts are kept at K = 16, and {others[0]}, {others[1]} and {others[2]}"
+        in real
+    )
+    alone, *rates = (f"{100 * rate:.1f}" for rate in (target["quality"], *by["quality"]))
+    assert (
+        f"Pass@1 is {alone} [47.8, 62.9] for the target alone, {rates[0]} at K = 16, and {rates[1]}, {rates[2]}" in real
+    )
+    times = [
+        f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]".replace("0.", ".")
+        for row in by[by["speedup"].notna()].to_dict("records")
+    ]
+    assert f"its target alone decodes {target['tokens_per_s_1']:.1f} tokens per second" in real
+    assert f"{times[0]} times as fast at K = 16 and {times[1]} with a p-min of .75" in real
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
@@ -463,7 +500,7 @@ def test_drafting_pays_in_vllm_and_its_speeds_are_compared_within_a_day():
     assert rows["num_equal"][1:].tolist() == [36, 38, 38, 38]
     page = (COMMITTED / "engines.md").read_text()
     assert f"- {rows['timed'].iloc[0]}, 2 threads, 2 users: vllm, K = 2 (" in page
-    assert page.count("2 threads, 1 user: ") == 2, "a line for each day"
+    assert page.count("2 threads, 1 user: ") == 3, "a line for each day"
 
 
 @pytest.mark.results
