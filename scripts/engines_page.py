@@ -96,13 +96,15 @@ def is_measured(row: Mapping[str, Any], part: str, n: int) -> bool:
 def missing_rows(table: pd.DataFrame, options: Mapping[str, str]) -> Iterator[list[str]]:
     """Yield what is not measured yet: engine, part, the settings that lack it, and threads.
 
-    Not every processor has AMX, so llamacpp-amx lacks nothing where the table has no row of it.
+    Not every processor has AMX, so llamacpp-amx lacks nothing with a number of threads of which the table has no row.
     """
     rows = {
         (row["engine"], int(row["threads"]), setting_of(row)): row for row in table.astype(object).to_dict("records")
     }
-    engines = [engine for engine in ENGINES if engine != "llamacpp-amx" or engine in set(table["engine"])]
-    for engine, threads in product(engines, sorted({int(options["threads"]), *table["threads"].astype(int)})):
+    present = {(engine, threads) for engine, threads, _ in rows}
+    for engine, threads in product(ENGINES, sorted({int(options["threads"]), *table["threads"].astype(int)})):
+        if engine == "llamacpp-amx" and (engine, threads) not in present:
+            continue
         for part in PARTS:
             missing = [
                 str(setting)

@@ -207,7 +207,8 @@ def test_what_is_missing_is_named_setting_by_setting():
         "texts",
         "target alone; draft alone; K = 2; K = 4; K = 4, p-min 0.5",
         "1",
-    ] in engines_page.missing_rows(pd.DataFrame(with_amx), options)
+    ] in (missing := list(engines_page.missing_rows(pd.DataFrame(with_amx), options)))
+    assert {row[3] for row in missing if row[0] == "llamacpp-amx"} == {"1"}, "it has no row with two threads"
     assert engines_page.missing_text(pd.DataFrame(rows[5:8]), options | {"n": "0"}).count("| native |") == 2
 
 
