@@ -49,7 +49,8 @@ def cut_texts(requests: Sequence[Continuation], limit: int, target: str) -> list
     for texts, _, continuation in requests:
         if not 0 < len(continuation) <= limit:
             count = f"{len(continuation)} tokens, and {target} takes {limit}" if continuation else "no tokens"
-            raise no_likelihood(*texts, count)
+            context, ending = texts
+            raise no_likelihood(context, ending, count)
     whole = [context + continuation for _, context, continuation in requests]
     longest = limit + 1  # the last token is predicted and not read
     if num_cut := sum(len(text) > longest for text in whole):
