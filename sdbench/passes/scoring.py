@@ -73,6 +73,12 @@ class Scorers:
         self._since_s = time.monotonic()
 
     def _new_pool(self) -> ProcessPoolExecutor:
+        # Python's tracker of resources ignores the other two signals by itself, and inherits that this one is blocked.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGHUP])
+        try:
+            resource_tracker.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         context = multiprocessing.get_context("spawn")
         return ProcessPoolExecutor(self._count, mp_context=context, initializer=_start, initargs=(self._task,))
 
