@@ -198,8 +198,7 @@ class Http:
             if len(labels) > 1:
                 raise ConfigError(
                     f"engine.url and engine.urls give {len(labels)} settings ({', '.join(labels[:3])}) to the server at {url}, "
-                    "which has one: give each a server as engine.urls.NAME=URL, and run once for each draft length and value of a "
-                    "knob"
+                    "which has one: give each a server as engine.urls.NAME=URL, and run once for each setting of a rule"
                 )
 
     def url_of(self, verifier: str) -> str:

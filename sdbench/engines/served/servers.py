@@ -149,11 +149,9 @@ class Servers:
             self.pump.run(client.close())
             if isinstance(error, EngineError | UnansweredError):
                 is_silent = isinstance(error, UnansweredError)
-                why = (
-                    f"the server at {url} did not answer sdbench's first requests: {error}" if is_silent else str(error)
-                )
+                first = f"the server at {url} did not answer sdbench's first requests: " if is_silent else ""
                 death = None if process is None else process.death(DYING_S if is_silent else 0)
-                raise ConfigError(death or why) from error
+                raise ConfigError(death or f"{first}{error}") from error
             raise
         return OpenServer(client, tells_steps, facts, process)
 
