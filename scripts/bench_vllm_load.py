@@ -200,6 +200,9 @@ def main(words: Sequence[str]) -> int:
         given = parse_words(words, DEFAULTS)
         options = DEFAULTS | dict(given.options)
         numbers = {name: number(given, name) or float(DEFAULTS[name]) for name in ("rate", "n", "repeats", *BOUNDS)}
+        for name in ("n", "repeats"):
+            if not numbers[name].is_integer():
+                raise ValueError(f"{name} must be a whole number of at least 1, got {given.options[name]}")
         installed = look(interpreter(options), "vllm")
     rate, n, repeats = numbers["rate"], int(numbers["n"]), int(numbers["repeats"])
     bounds_ms = {name: numbers[name] for name in BOUNDS}

@@ -342,6 +342,8 @@ BAD = {
     "timing.rate=[1,-2]": "timing.rate must be a number above 0 and at most 1e+06, got -2",
     "timing.rate=fast": "timing.rate must be a number",
     "timing.ramp=[1]": "timing.ramp must be two or more different rates, as [0.5,1,2], got [1]",
+    "timing.ramp=[1,2,1]": "timing.ramp must be two or more different rates, as [0.5,1,2], got [1, 2, 1]",
+    f"timing.rate={10**400}": "timing.rate must be a number above 0",
     "timing.ramp=[1,0]": "timing.ramp must be a number above 0",
     "timing.tokens=20": "timing.tokens needs requests that arrive at a rate: add timing.rate=[0.5,1]",
     "timing.prefix_cache=true": "timing.prefix_cache needs requests that arrive at a rate",

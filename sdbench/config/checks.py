@@ -46,13 +46,18 @@ def integer(key: str, value: object, low: int, high: int = 10**9) -> int:
     return value
 
 
+def integers(key: str, value: object, low: int, high: int) -> list[int]:
+    """Return whole numbers in [low, high], given as one or as a list, without duplicates."""
+    return [integer(key, each, low, high) for each in as_list(key, value)]
+
+
 def optional_integer(key: str, value: object, low: int) -> int | None:
     return None if value is None else integer(key, value, low)
 
 
 def number(key: str, value: object, low: float, high: float, *, is_open: bool = False) -> float:
     """Return a finite number in [low, high], or in (low, high] if open."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < math.inf
     if not is_number or not low <= value <= high or (is_open and value == low):  # type: ignore[operator]
         limit = f"above {low:g}" if is_open else f"between {low:g} and {high:g}"
         if math.isinf(high) != is_open:  # closed without an upper end, or open with one

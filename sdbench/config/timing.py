@@ -108,7 +108,7 @@ def _check_rates(name: str, value: object) -> tuple[float, ...]:
 def _check_ramp(value: object) -> tuple[float, ...]:
     """Return the rates that follow each other in one loop."""
     rates = _check_rates("ramp", value)
-    if rates and (len(rates) < 2 or len(set(rates)) < len(rates)):
+    if rates and (len(rates) < 2 or len(rates) < len(value)):  # type: ignore[arg-type]
         raise ConfigError(f"timing.ramp must be two or more different rates, as [0.5,1,2], got {show(value)}")
     return rates
 

@@ -7,17 +7,19 @@ narrower than the spread of several passes. The unit of a gain is the text: requ
 
 Saturation shows in the growth of latency. If every second of arrivals adds b seconds to the latency, requests that arrive
 within T seconds leave within T (1 + b), so 1 / (1 + b) of them are served. The first requests, which meet an empty server, are
-left out. Requests that fail are not answered: the share of those that do bounds what is served, with its interval.
+left out. Requests that fail are not answered: the share of those that do bounds what is served, with its interval. A server
+is saturated by the growth of latency from the sending: a client that sends later and later is not its fault. It keeps up by the
+growth from the planned arrival, because such a client offers less than the planned rate.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from sdbench.metrics.columns import estimate_of, spread, spread_names
+from sdbench.metrics.columns import spread, spread_names
 from sdbench.metrics.stats import (
     NAN,
     Estimate,
@@ -27,10 +29,10 @@ from sdbench.metrics.stats import (
     rates_interval,
     student,
 )
-from sdbench.metrics.text import format_interval
 
 PERCENTILES = (50, 90, 99)
 SECONDS = ("ttft_s", "cached_ttft_s", "tpot_s", "e2el_s", "queue_s", "service_s")  # a request has one of each
+OF_SERVER = ("queue_s", "service_s")  # need what a server reports with the last token of an answer
 LATENCIES = tuple(
     f"{name}_p{percent}_s"
     for name in ("ttft", "cached_ttft", "tpot", "itl", "e2el", "queue", "service")
@@ -39,7 +41,8 @@ LATENCIES = tuple(
 GAINS = ("gain_over_target", "gain_over_lossless")
 WITH_INTERVALS = ("throughput", "goodput", *LATENCIES, *GAINS)
 COUNTS = ["n", "failures", "requests_per_s", "peak_concurrency", "send_delay_p99_s", "is_cached"]
-COLUMNS = ["cell", "rate", *COUNTS, "keeps_up", "is_saturated", *spread_names(WITH_INTERVALS), "unpaired"]
+VERDICTS = ["is_client_behind", "keeps_up", "is_saturated"]
+COLUMNS = ["cell", "rate", "pass_id", *COUNTS, *VERDICTS, "slo", *spread_names(WITH_INTERVALS), "unpaired"]
 KEY = ["cell", "rate"]
 LOOP = ["pass_id", "schedule", "repeat"]  # what identifies a loop; two cells are compared within a loop only
 WARM_UP, PARTS = 0.2, 6  # share of first requests left out; number of parts of the others, whose means give the slope
@@ -54,20 +57,24 @@ def open_load_table(
     requests = with_latencies(newest_schedules(open_loads))
     rows = []
     for (cell, rate), part in requests.groupby(KEY, sort=True):  # type: ignore[misc]
-        row: dict[str, Any] = {"cell": cell, "rate": rate, "n": len(part), "failures": int(part["is_failed"].sum())}
+        row: dict[str, Any] = {"cell": cell, "rate": rate, "pass_id": part["pass_id"].iloc[0]}
+        row |= {"n": len(part), "failures": int(part["is_failed"].sum()), "slo": bounds_text(slo or {})}
         answered, seconds = _with_cached_apart(part[~part["is_failed"]]), seconds_of(part)
         row["requests_per_s"] = len(answered) / seconds if seconds else NAN
         row["peak_concurrency"] = int(part["under_way"].max())
         row["send_delay_p99_s"] = float(np.quantile(part["sent_s"] - part["arrival_s"], 0.99))
         row["is_cached"] = bool(part["is_cached"].any())
-        share = served_share(part, level=level)
-        row |= {"is_saturated": share.high < BEHIND, "keeps_up": share.low >= BEHIND}
+        row["is_client_behind"] = is_client_behind(part, level=level)
+        row["is_saturated"] = served_share(part, "from_sending_s", level=level).high < BEHIND
+        row["keeps_up"] = served_share(part, level=level).low >= BEHIND
         row |= spread("throughput", throughput(part, level=level))
         good = proportion_interval(int(is_good(part, slo or {}).sum()), len(part), level=level)
         scale = len(part) / seconds if seconds else NAN
         row |= spread("goodput", Estimate(good.value * scale, good.low * scale, good.high * scale, good.n))
         for name in SECONDS:
             values = answered[name].dropna()
+            if name in OF_SERVER and len(values) < len(answered):
+                values = values.iloc[:0]  # answers that this client ended lack it, and they are no random part
             for percent in PERCENTILES:
                 estimate = quantile_interval(values, percent / 100, level=level)
                 row |= spread(f"{name.removesuffix('_s')}_p{percent}_s", estimate)
@@ -104,6 +111,7 @@ def with_latencies(requests: pd.DataFrame) -> pd.DataFrame:
         ttft_s=requests["first_token_s"] - requests["arrival_s"],
         tpot_s=decode / (requests["tokens"] - 1).where(requests["tokens"] > 1),
         e2el_s=answer,
+        from_sending_s=requests["last_token_s"] - requests["sent_s"],
         queue_s=queue,
         service_s=answer - queue,
     )
@@ -144,13 +152,13 @@ def is_good(part: pd.DataFrame, slo: Mapping[str, float]) -> pd.Series:
     return good
 
 
-def served_share(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
-    """Return the share of arriving requests that are served, from failures and the growth of latency over the time of arrival.
+def served_share(part: pd.DataFrame, latency: str = "e2el_s", *, level: float = 0.95) -> Estimate:
+    """Return the share of arriving requests that are served, from failures and the growth of a latency over the time of arrival.
 
     The upper limit uses the interval of the share of failures. The lower limit uses that share as measured, because otherwise few
     requests could prove nothing; it is 0 if failures leave too few answers to measure the growth of latency.
     """
-    growth = _slope_of(part, "arrival_s", "e2el_s", level=level)
+    growth = _slope_of(part, "arrival_s", latency, level=level)
     failures = int(part["is_failed"].sum())
     answered = proportion_interval(len(part) - failures, len(part), level=level)
     most = answered.high if failures else 1.0
@@ -161,6 +169,12 @@ def served_share(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
         for share, slope in ((answered.value, growth.value), (answered.value, growth.high), (most, growth.low))
     )
     return Estimate(value, low, high, len(part))
+
+
+def is_client_behind(part: pd.DataFrame, *, level: float = 0.95) -> bool:
+    """Return whether this client is proven to send requests later and later, so that fewer than the planned rate arrive."""
+    growth = _slope_of(part.assign(delay_s=part["sent_s"] - part["arrival_s"]), "arrival_s", "delay_s", level=level)
+    return 1 / (1 + max(growth.low, 0.0)) < BEHIND
 
 
 def throughput(part: pd.DataFrame, *, level: float = 0.95) -> Estimate:
@@ -220,63 +234,11 @@ def gains(part: pd.DataFrame, same: pd.DataFrame, *, level: float) -> dict[str, 
     return row
 
 
-def sentences(table: pd.DataFrame, cells: pd.DataFrame, slo: Mapping[str, float]) -> list[str]:
-    """Return one line per setting on its behaviour under load; `cells` have `label` and `verifier`, in reading order."""
-    lines = []
-    for key, cell in cells.iterrows():
-        rows = table[table["cell"] == key].sort_values("rate").to_dict("records")
-        if rows:
-            facts = [_saturation(rows), *_goodput(rows, slo)]
-            facts += _gain(rows) if cell["verifier"] not in ("target", "draft", "lossless") else []
-            lines.append(f"{cell['label']} under load: {'; '.join(facts)}")
-    return lines
+def bounds_text(slo: Mapping[str, float]) -> str:
+    """Return the bounds of goodput as text: ttft 0.5 s, tpot 0.05 s; empty without bounds."""
+    return ", ".join(f"{name} {seconds:g} s" for name, seconds in slo.items())
 
 
-def _saturation(rows: Sequence[Mapping[Any, Any]]) -> str:
-    """Return as text the lowest saturated rate above all rates that the server keeps up with, or else the highest of these."""
-    held = max((row["rate"] for row in rows if row["keeps_up"]), default=-math.inf)
-    behind = [row for row in rows if row["is_saturated"] and row["rate"] > held]
-    if behind:
-        return f"saturated at {behind[0]['rate']:g} requests/s, where {_behaviour_of(behind[0])}"
-    if held > 0:
-        return f"keeps up with {held:g} requests/s"
-    return "neither proven to keep up nor to be saturated at any rate"
-
-
-def _behaviour_of(row: Mapping[Any, Any]) -> str:
-    """Return what a saturated server does, as text."""
-    served = format_interval(estimate_of(row, "throughput"), 2)
-    failed = f"{row['failures']} of {row['n']} requests fail"
-    if not served:
-        return failed
-    return f"it serves {served}" + (f" and {failed}" if row["failures"] else "")
-
-
-def _goodput(rows: Sequence[Mapping[Any, Any]], slo: Mapping[str, float]) -> list[str]:
-    """Return the text on the highest goodput of all rates."""
-    if not slo:
-        return []
-    best = max(rows, key=lambda row: row["goodput"])
-    names = {"ttft": "cached ttft"} if best["is_cached"] else {}
-    within = ", ".join(f"{names.get(name, name)} within {seconds:g} s" for name, seconds in slo.items())
-    goodput = format_interval(estimate_of(best, "goodput"), 2)
-    return [f"goodput ({within}) is highest at {best['rate']:g} requests/s: {goodput}"]
-
-
-def _gain(rows: Sequence[Mapping[Any, Any]]) -> list[str]:
-    """Return the text on the highest rate at which leniency is faster."""
-    known = [row for row in rows if math.isfinite(row["gain_over_lossless_low"])]
-    proven = [row for row in known if row["gain_over_lossless_low"] > 1]
-    if not known:
-        return []
-    if not proven:
-        left_out = sum(row["unpaired"] for row in known)
-        return [f"at no rate are answers proven to come sooner than with lossless{_without(left_out)}"]
-    gain = format_interval(estimate_of(proven[-1], "gain_over_lossless"), 2)
-    more = "" if proven[-1] is known[-1] else ", and above it no gain is proven"
-    at = f"at {proven[-1]['rate']:g} requests/s{_without(proven[-1]['unpaired'])}"
-    return [f"answers come {gain} times as soon as with lossless {at}{more}"]
-
-
-def _without(count: float) -> str:
-    return f" (without {count:g} requests that failed with one of the two)" if count else ""
+def of_newest_pass(table: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows of each cell's newest pass: other passes had another server or machine, so a curve may not join them."""
+    return table[table["pass_id"] == table.groupby("cell")["pass_id"].transform("max")]

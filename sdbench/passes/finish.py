@@ -77,7 +77,7 @@ def print_equal_texts(sweeps: Sequence[Sweep]) -> None:
 
 def print_open_load(sweeps: Sequence[Sweep], keys: set[str]) -> None:
     """Print the open-loop results of these cells, if there are any."""
-    from sdbench.metrics.open_load import sentences
+    from sdbench.metrics.load_sentences import sentences
 
     for sweep in sweeps:
         table = sweep.open_load

@@ -67,8 +67,14 @@ def refuse_timing(run: Run) -> None:
             f"timing.{option} sends requests to a server as they arrive, which engine={run.engine.name} does not do: use "
             "engine=http engine.url=URL, engine=vllm or engine=llamacpp"
         )
+    rates = [*run.timing.rate, *run.timing.ramp]
     if run.timing.trace is not None:
-        read_trace(run.timing.trace)
+        rates.append(mean_rate(read_trace(run.timing.trace)))
+    for rate in (rate for rate in rates if rates.count(rate) > 1):
+        raise ConfigError(
+            f"two loops of this run have {rate:g} requests/s (timing.rate, timing.ramp or the mean of timing.trace), and a table "
+            "has a row for each rate: leave this rate out of one of them, or give each loop a run with its own name="
+        )
 
 
 def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
@@ -87,8 +93,7 @@ def arrivals_of(run: Run, examples: Sequence[str]) -> list[Arrivals]:
             by_rate.append(("ramp", rates, ramp_times(timing.ramp, count, run.seed, repeat)))
         if timing.trace is not None:
             times = read_trace(timing.trace)
-            rate = float(f"{(len(times) - 1) / times[-1]:.6g}")
-            by_rate.append(("trace", (rate,) * len(times), times))
+            by_rate.append(("trace", (mean_rate(times),) * len(times), times))
         for kind, rates, times in by_rate:
             asks = tuple(examples[index % len(examples)] for index in range(len(times)))
             options = {"tokens": timing.tokens, "has_cache": timing.prefix_cache, "kind": kind, "seed": run.seed}
@@ -129,20 +134,25 @@ def read_trace(file: str) -> tuple[float, ...]:
             raise ConfigError(
                 f"timing.trace={show(file)} must ascend, and line {number} is {later:g} after {earlier:g}: sort its lines"
             )
-    times = [time for _, time in numbered]
-    if not times or times[0] == times[-1]:
+    times = [round(time - numbered[0][1], 9) for _, time in numbered]
+    if not times or times[-1] == 0:
         raise ConfigError(
             f"timing.trace={show(file)} has {len(set(times)) or 'no'} arrival time{'s' * (not times)}: "
             "give at least two different times in seconds, one a line"
         )
-    return tuple(round(time - times[0], 9) for time in times)
+    return tuple(times)
+
+
+def mean_rate(times: Sequence[float]) -> float:
+    """Return the requests per second of a trace, to six digits."""
+    return float(f"{(len(times) - 1) / times[-1]:.6g}")
 
 
 def _time_of(file: str, number: int, line: str) -> float:
     try:
         time = json.loads(line)["arrival_s"] if line.lstrip().startswith("{") else line
         seconds = math.nan if isinstance(time, bool) else float(time)
-    except (ValueError, TypeError, KeyError):
+    except (ValueError, TypeError, KeyError, OverflowError):
         seconds = math.nan
     if not math.isfinite(seconds):
         raise ConfigError(

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from sdbench.metrics.open_load import BEHIND, open_load_table, sentences, served_share, with_latencies
+from sdbench.metrics.load_sentences import sentences
+from sdbench.metrics.open_load import BEHIND, open_load_table, served_share, with_latencies
 from sdbench.prepare.arrivals import poisson_times
 
 TTFT, TOKENS = 0.25, 11  # of the service time the first token takes a quarter
@@ -50,6 +51,10 @@ def queue(
             }
         )
     return pd.DataFrame(rows)
+
+
+def named(*cells: str) -> pd.DataFrame:
+    return pd.DataFrame({"label": list(cells), "verifier": list(cells)}, index=list(cells))
 
 
 def row_of(frame: pd.DataFrame, slo=None) -> pd.Series:
@@ -386,3 +391,45 @@ def test_a_pass_of_before_that_goes_on_keeps_its_cells():
     table = open_load_table(pd.concat([queue("lossless", 2.0, 0.2), fast])).set_index("cell")
     assert table["n"].to_dict() == {"ensemble": 100, "lossless": 100}
     assert table.at["ensemble", "gain_over_lossless"] > 1.5
+
+
+def test_a_client_that_sends_late_does_not_make_the_server_saturated():
+    """It was reported as saturated, because its latency counts from the planned arrival."""
+    frame = queue("lossless", 2.0, 0.01)
+    for name in ("sent_s", "first_token_s", "last_token_s"):
+        frame[name] += 0.3 * frame["arrival_s"]
+    table = open_load_table(frame)
+    assert table[["is_client_behind", "is_saturated", "keeps_up"]].to_numpy().tolist() == [[True, False, False]]
+    (line,) = sentences(table, named("lossless"), {})
+    assert "this client cannot send 2 requests/s on time" in line
+    overload = row_of(queue("lossless", 2.0, 1.0))
+    assert overload["is_saturated"]
+    assert not overload["is_client_behind"]
+
+
+def test_percentiles_of_the_queue_are_of_all_answers_or_of_none():
+    """vLLM reports its queue in the last chunk, which an answer that this client ends does not have."""
+    frame = queue("lossless", 2.0, 0.4)
+    frame.loc[::2, "server_queue_s"] = np.nan
+    row = row_of(frame)
+    assert np.isnan(row["queue_p50_s"])
+    assert np.isnan(row["service_p50_s"])
+    assert row["e2el_p50_s"] > 0
+
+
+def test_a_sentence_is_of_one_pass():
+    """Another server's rate was reported as that of the newest pass."""
+    old = queue("lossless", 2.0, 1.0)
+    new = queue("lossless", 1.0, 0.1, pass_id="q", loop="b")
+    table = open_load_table(pd.concat([old, new.assign(started_at=new["started_at"] + 1e6)]))
+    assert table["pass_id"].tolist() == ["q", "p"]
+    assert table["rate"].tolist() == [1.0, 2.0]
+    (line,) = sentences(table, named("lossless"), {})
+    assert "keeps up with 1 requests/s" in line
+    assert "saturated at" not in line
+
+
+def test_the_table_has_the_bounds_of_its_goodput():
+    frame = queue("lossless", 2.0, 0.4)
+    assert row_of(frame)["slo"] == ""
+    assert row_of(frame, {"ttft": 0.2, "tpot": 0.05})["slo"] == "ttft 0.2 s, tpot 0.05 s"

@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from sdbench.config import ConfigError
 from sdbench.prepare.arrivals import arrivals_of, poisson_times, read_trace
 
 
@@ -69,6 +70,14 @@ def test_a_trace_begins_at_0_and_has_numbers_or_objects(tmp_path):
     assert read_trace(str(file)) == (0, 1.5, 5)
     (arrivals,) = arrivals_of(run_of(rate=(), trace=str(file)), ["a"])
     assert arrivals.rates == pytest.approx([2 / 5] * 3)
+
+
+@pytest.mark.parametrize("text", ["0\n4e-10\n", '0\n{"arrival_s": 1' + "0" * 400 + "}\n"])
+def test_times_that_are_too_close_or_too_large_are_refused(text, tmp_path):
+    """Both ended with a stack trace."""
+    (tmp_path / "trace").write_text(text)
+    with pytest.raises(ConfigError, match="arrival time"):
+        read_trace(str(tmp_path / "trace"))
 
 
 def test_repeats_of_a_loop_share_a_hash_and_other_loops_have_others(tmp_path):

@@ -162,6 +162,20 @@ def test_a_trace_is_sent_and_drawn_beside_a_rate(sent_at, standin, tmp_path):
     assert [axis.get_title(loc="left") for axis in quality.axes] == ["400 requests/s", "500 requests/s"]
 
 
+@pytest.mark.slow
+def test_a_figure_counts_the_rates_that_it_does_not_draw(sent_at, standin, tmp_path):
+    """Of nine committed rates six were drawn, below a caption that promised all."""
+    rates = list(range(400, 480, 10))
+    assert sent_at(standin(), f"timing.rate={rates}", "timing.requests=2", "timing.slo={e2el: 5s}") == 0
+    results = read(tmp_path / NAME)
+    (sweep,) = sweeps_of([results], [summarise(results)])
+    figure = goodput(sweep)
+    assert figure is not None
+    texts = [text.get_text() for legend in figure.legends for text in legend.get_texts()]
+    assert len(figure.axes) == 6
+    assert "2 more panels not drawn" in texts
+
+
 def test_a_server_with_one_place_is_saturated(sent_at, standin, tmp_path, capsys):
     """Forty requests arrive in 100 ms and take a second of one place: a delay of the sender's is small beside it."""
     assert sent_at(standin(busy(2, 0.025)), "timing.rate=400", "timing.requests=40") == 0
@@ -189,8 +203,7 @@ def test_a_ramp_has_a_row_for_each_of_its_rates(sent_at, standin, tmp_path, caps
 
 
 def test_open_loops_are_sent_in_the_order_of_their_options(sent_at, standin, tmp_path):
-    """A rate that is also in the ramp has a row of the ramp alone, in every repeat."""
-    words = ("timing.rate=[900,300,700,500]", "timing.ramp=[800,700,600]", "timing.requests=6", "timing.repeats=2")
+    words = ("timing.rate=[900,300,700,500]", "timing.ramp=[800,750,600]", "timing.requests=6", "timing.repeats=2")
     assert sent_at(standin(), *words) == 0
     results = read(tmp_path / NAME)
     frame = results.open_loads
@@ -198,9 +211,25 @@ def test_open_loops_are_sent_in_the_order_of_their_options(sent_at, standin, tmp
     for _, part in frame.groupby("repeat"):
         begins = part.groupby("schedule")["started_at"].min().sort_values()
         rates = [part.loc[part["schedule"] == key, "rate"].unique().tolist() for key in begins.index]
-        assert rates == [[900], [300], [700], [500], [800, 700, 600]]
+        assert rates == [[900], [300], [700], [500], [800, 750, 600]]
     (sweep,) = sweeps_of([results], [summarise(results)])
-    assert FRAMES["open_load"](sweep)["n"].tolist() == [12] * 6
+    assert FRAMES["open_load"](sweep)["n"].tolist() == [12] * 7
+
+
+def test_a_rate_of_two_loops_is_refused(sent_at, standin, tmp_path, capsys):
+    """The table has one row for it, so that the other loop was measured and not shown."""
+    (tmp_path / "trace").write_text("0\n0.5\n1\n")
+    server = standin()
+    for words in (("timing.rate=[1,2]", f"timing.trace={tmp_path}/trace"), ("timing.rate=2", "timing.ramp=[1,2]")):
+        assert sent_at(server, *words) == 2
+        assert "two loops of this run have 2 requests/s" in capsys.readouterr().err
+    assert not server.seen
+
+
+def test_an_answer_of_another_length_than_the_fixed_length_is_a_failure(sent_at, standin, tmp_path, capsys):
+    """It was a good answer, and a short one comes sooner."""
+    assert sent_at(standin(busy(3, 0.0)), "timing.rate=400", "timing.tokens=20") == 1
+    assert "it sent 3 tokens instead of timing.tokens=20" in capsys.readouterr().err
 
 
 def test_answers_of_a_fixed_length_and_a_cache_of_prompts_are_schedules_of_their_own(sent_at, standin, tmp_path):

@@ -224,6 +224,7 @@ SLIPS = [
     (("model.packed=true",), "model.packed is an option of engine=native"),
     (("engine.wait_s=61",), "engine.wait_s must be a number between 0 and 60"),
     (("engine.concurrency=0",), "engine.concurrency must be a whole number"),
+    (("engine.concurrency=[]",), "engine.concurrency must not be an empty list"),
 ]
 
 

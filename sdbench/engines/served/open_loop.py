@@ -48,11 +48,18 @@ class SentRequest:
     chunks_s: tuple[float, ...] = ()  # when each chunk with tokens came; the records have the gaps between them
 
     @classmethod
-    def of_answer(cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer) -> SentRequest:
-        """Build it from an answer. One without a token has no times, and is a failure, as in `vllm bench serve`."""
+    def of_answer(
+        cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer, length: int | None
+    ) -> SentRequest:
+        """Build it from an answer. One without a token has no times, and is a failure, as in `vllm bench serve`; so is one of
+        another length than `timing.tokens`, because a shorter answer comes sooner.
+        """
         times = tuple(sent_s + when for when, _ in answer.chunks)
-        if not times:
-            return cls(number, sent_s, NAN, NAN, under_way, started_at, failure="it sent no token")
+        failure = "" if times else "it sent no token"
+        if times and length not in (None, answer.num_tokens):
+            failure = f"it sent {answer.num_tokens} tokens instead of timing.tokens={length}"
+        if failure:
+            return cls(number, sent_s, NAN, NAN, under_way, started_at, failure=failure)
         more = {"tokens": answer.num_tokens, "server_s": answer.server_s, "chunks_s": times}
         return cls(number, sent_s, times[0], times[-1], under_way, started_at, **more)
 
@@ -117,7 +124,7 @@ def open_loop(decoder: ServedDecoder, cell: str, arrivals: Arrivals) -> list[Sen
             return SentRequest(number, sent_s, NAN, NAN, together, started_at, failure=str(error) or "no answer")
         finally:
             under_way -= 1
-        return SentRequest.of_answer(number, sent_s, together, started_at, answer)
+        return SentRequest.of_answer(number, sent_s, together, started_at, answer, arrivals.tokens)
 
     sent = sorted((request for _, request in decoder.pump.each(range(len(bodies)), work, len(bodies))), key=_number_of)
     _refuse_dead_server(decoder, client, sent)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from sdbench.config import ConfigError, Run, config_dir, nearest, show
-from sdbench.config.checks import as_list, integer, number, string, switch
+from sdbench.config.checks import integer, integers, number, string, switch
 from sdbench.engines.served.request import PLUGIN, ServerSetting, refuse_unknown_urls
 from sdbench.engines.served.timing import plan_timing
 from sdbench.errors import without_user
@@ -74,7 +74,7 @@ class Http:
             if rule is not None
         }
         self.plugin = switch("engine.plugin", self.plugin)
-        self.concurrency = [integer("engine.concurrency", level, 1, 4096) for level in as_list("", self.concurrency)]
+        self.concurrency = integers("engine.concurrency", self.concurrency, 1, 4096)
         self.patience = Patience(
             integer("engine.retries", self.retries, 0, 100),
             number("engine.wait_s", self.wait_s, 0, LONGEST_WAIT_S),

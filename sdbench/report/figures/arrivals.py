@@ -4,6 +4,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
+from sdbench.metrics.open_load import of_newest_pass
 from sdbench.report.figures import marks
 from sdbench.report.figures.planes import level_panels
 from sdbench.report.figures.style import BASELINES, CYCLE, MARKS, PAGE, panels
@@ -19,8 +20,8 @@ PANELS = {
 
 
 def open_load(sweep: Sweep) -> Figure | None:
-    """Draw medians and 99th percentiles of latency against the arrival rate; None for fewer than two rates."""
-    table = sweep.open_load
+    """Draw medians and 99th percentiles of latency against the arrival rate, of the newest pass; None for fewer than two rates."""
+    table = of_newest_pass(sweep.open_load)
     if not len(table) or table["rate"].nunique() < 2:
         return None
     curves = _curves(sweep, table)

@@ -126,9 +126,9 @@ def keys_of(drawn: Sequence[Curve], others: Sequence[Curve] = (), **look: Any) -
     return [*(curve.key(**look) for curve in drawn), *more] if len(drawn) > 1 else []
 
 
-def not_drawn(others: Sequence[Any]) -> list[Line2D]:
-    """Return a legend entry with the number of curves that a figure leaves out; nothing where it leaves out none."""
-    return [key(f"{len(others)} more not drawn", FAINT, linestyle="")] if others else []
+def not_drawn(others: Sequence[Any], what: str = "") -> list[Line2D]:
+    """Return a legend entry with the number of curves, or of `what`, that a figure leaves out; nothing where it leaves out none."""
+    return [key(f"{len(others)} more {what}{' ' * bool(what)}not drawn", FAINT, linestyle="")] if others else []
 
 
 def knob_label(drawn: Sequence[Curve]) -> str:

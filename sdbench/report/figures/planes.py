@@ -176,9 +176,11 @@ def level_panels(
     is_ratio: bool = False,
     unit: str = "",
 ) -> Figure | None:
-    """Draw quality against a column of a table by cell and level, one panel per level; a ratio has a line at 1. n counts `unit`."""
+    """Draw quality against a column of a table by cell and level, one panel per level; a ratio has a line at 1. n counts `unit`.
+    Of many levels the first ones and the last one are drawn, and the legend counts the others.
+    """
     known = table.dropna(subset=[rate])
-    numbers = sorted(set(known[level]))
+    numbers = levels = sorted(set(known[level]))
     numbers = [*numbers[: MOST_PANELS - 1], numbers[-1]] if len(numbers) > MOST_PANELS else numbers
     looks = ((name, colour, mark, sweep.baseline(name)) for name, (mark, colour) in BASELINES.items())
     every = [*marks.curves(sweep), *(marks.Curve(*look, end=sweep.points[:0]) for look in looks)]
@@ -204,6 +206,7 @@ def level_panels(
     axes[0].set_ylabel(marks.label_of(sweep.metric))
     left_out = [c for c in marks.other_curves(sweep, "quality") if c.cells["cell"].isin(known["cell"]).any()]
     keys = [*(curve.key(linewidth=0.8, markersize=3) for curve in drawn), *marks.not_drawn(left_out)]
+    keys += marks.not_drawn(levels[len(numbers) :], "panels")
     marks.finish(figure, axes[-1], pd.to_numeric(known["n"]), keys, unit=unit)
     return figure
 
