@@ -125,12 +125,12 @@ def variants_of(cells: pd.DataFrame) -> pd.DataFrame:
     # The draft alone belongs to every sweep that uses the draft.
     groups = [users[_draft_key(cell)] if cell["verifier"] == "draft" else {cell["sweep"]} for cell in rows]
     rules = [{(cell["sweep"], cell["verifier"], _unordered_of(cell))} for cell in rows]
-    drafts, versions = list(map(_draft_facts, rows)), list(map(_rule_facts, rows))
-    variants = {"draft_variant": _differing(drafts, groups), "rule_variant": _differing(versions, rules)}
+    drafts, versions = list(map(draft_facts, rows)), list(map(_rule_facts, rows))
+    variants = {"draft_variant": differing(drafts, groups), "rule_variant": differing(versions, rules)}
     return pd.DataFrame(variants, index=cells.index, dtype=object)
 
 
-def _differing(facts: Sequence[Mapping[str, Any]], groups: Sequence[Collection[Any]]) -> list[str]:
+def differing(facts: Sequence[Mapping[str, Any]], groups: Sequence[Collection[Any]]) -> list[str]:
     """Return for each cell, as text, those of its facts in which cells of its groups differ; a fact without a value is left out."""
     known: defaultdict[tuple[Any, str], set[str]] = defaultdict(set)
     for given, homes in zip(facts, groups, strict=True):
@@ -146,7 +146,7 @@ def _differing(facts: Sequence[Mapping[str, Any]], groups: Sequence[Collection[A
     ]
 
 
-def _draft_facts(cell: Mapping[Any, Any]) -> dict[str, Any]:
+def draft_facts(cell: Mapping[Any, Any]) -> dict[str, Any]:
     """Return what decides the drafts of a cell besides the options of its drafter; {} if it does not draft."""
     side, content = side_of(cell, "draft"), cell.get("content") or {}
     names = ("draft", *(f"draft_{name}" for name in NUMERICS), "draft_settings")
@@ -223,7 +223,7 @@ def _drafter_options(content: Mapping[str, Any] | None) -> list[str]:
 
 def can_share_command(cells: pd.DataFrame, *keys: str) -> bool:
     """Return whether one command can run both cells of a sweep; it cannot if drafts, or drafters of the same name, differ."""
-    first, second = (_draft_facts(cell) | _drafter_fact(cell) for cell in cells.loc[list(keys)].to_dict("records"))
+    first, second = (draft_facts(cell) | _drafter_fact(cell) for cell in cells.loc[list(keys)].to_dict("records"))
     return all(first[name] == second[name] for name in first.keys() & second.keys())
 
 
@@ -237,9 +237,7 @@ def _drafter_fact(cell: Mapping[Any, Any]) -> dict[str, Any]:
 
 def drafting_of(cell: Mapping[Any, Any]) -> str:
     """Return as text what the costs of a cell's calls depend on: its target, its draft and drafter with all options, its server."""
-    return json.dumps(
-        [side_of(cell, "target"), _draft_facts(cell), _drafter_fact(cell), *_server(cell)], sort_keys=True
-    )
+    return json.dumps([side_of(cell, "target"), draft_facts(cell), _drafter_fact(cell), *_server(cell)], sort_keys=True)
 
 
 def reference(cells: pd.DataFrame, key: str, verifier: str) -> str | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
-from sdbench.metrics.cells import settings_of, side_of, task_options_of
+from sdbench.metrics.cells import differing, draft_facts, settings_of, side_of, task_options_of
 from sdbench.metrics.columns import WEIGHT
 from sdbench.metrics.server import server_key
 from sdbench.metrics.speed import FIRST_TOKEN
@@ -23,6 +24,7 @@ SETTING = [
     "knobs",
     "drafter",
     "num_draft",
+    "draft_variant",
 ]  # what identifies a curve over all lengths
 RATES = ("acceptance", "quality", "ms_per_token", "tokens_per_round", "speedup", *FIRST_TOKEN)
 
@@ -44,14 +46,14 @@ class InputLengths:
 
 
 def input_lengths(sweeps: Sequence[Sweep]) -> list[InputLengths]:
-    """Return each group of sweeps that differ only in the length of their prompts, with two lengths or more.
+    """Return each group of sweeps that differ only in the length of their prompts and in their drafts, with two lengths or more.
 
-    Of two sweeps of one length the first counts.
+    Of two measurements of a setting at one length the one with more texts counts.
     """
-    groups: dict[str, dict[int | None, Sweep]] = defaultdict(dict)
+    groups: dict[str, list[Sweep]] = defaultdict(list)
     for sweep in sweeps:
-        groups[_all_but_length(sweep)].setdefault(sweep.padded_to, sweep)
-    return [_lengths_of(list(group.values())) for group in groups.values() if len(group) > 1]
+        groups[_all_but_length(sweep)].append(sweep)
+    return [_lengths_of(group) for group in groups.values() if len({sweep.padded_to for sweep in group}) > 1]
 
 
 def _all_but_length(sweep: Sweep) -> str:
@@ -61,6 +63,23 @@ def _all_but_length(sweep: Sweep) -> str:
     sides = (side_of(cell, "target") for cell in sweep.cells.to_dict("records"))
     models = [sweep.model, next(filter(None, sides), None), server_key(first)]
     return json.dumps([*models, sweep.temperature, sweep.task, options, settings], default=str)
+
+
+def _drafting_facts(cell: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return what decides the drafts of a cell; {} if it does not draft."""
+    content = cell["content"] or {}
+    drafter, server = content.get("drafter"), content.get("engine") or {}
+    options = drafter if isinstance(drafter, Mapping) else {}
+    speculative = {f"speculative.{name}": value for name, value in (server.get("speculative") or {}).items()}
+    return draft_facts(cell) | {f"drafter.{name}": value for name, value in options.items()} | speculative
+
+
+def _draft_variants(table: pd.DataFrame, cells: pd.DataFrame) -> pd.Series:
+    """Return, for each row, the facts of its draft in which rows of the same setting differ, as text."""
+    facts = [_drafting_facts(cells.loc[key].to_dict()) for key in table["cell"]]
+    known = [name for name in SETTING if name != "draft_variant"]
+    settings = [{str(row)} for row in table[known].itertuples(index=False, name=None)]
+    return pd.Series(differing(facts, settings), index=table.index, dtype=object)
 
 
 def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
@@ -82,5 +101,11 @@ def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
     names = [f"{name}{end}" for name in RATES for end in ("", "_low", "_high")]
     first = ["model", "task", "temperature", "label", *SETTING, "padded_to"]
     padded = [sweep.padded_to for sweep, part in zip(sweeps, tables, strict=True) for _ in range(len(part))]
-    table = table.assign(padded_to=padded)[[*first, "input_tokens", "n", "metric", *names, "cell"]]
+    cells = pd.concat([sweep.cells for sweep in sweeps])
+    variants = _draft_variants(table, cells[~cells.index.duplicated()])
+    labels = [" ".join(filter(None, pair)) for pair in zip(table["label"].astype(str), variants, strict=True)]
+    table = table.assign(padded_to=padded, draft_variant=variants, label=labels)
+    table = table[[*first, "input_tokens", "n", "metric", *names, "cell"]]
+    most = table.sort_values("n", ascending=False, kind="stable").drop_duplicates([*SETTING, "padded_to"])
+    table = table[table.index.isin(most.index)]
     return InputLengths(tuple(sweeps), table.sort_values("input_tokens", kind="stable").reset_index(drop=True))

@@ -60,6 +60,9 @@ class LongTiny(CnnDm):
             )
         if self.pad_to is not None:
             raise ValueError(f"{self.name} takes length= for longer prompts, not pad_to={self.pad_to}")
+        for name, usual in (("entropy", LongTiny.entropy), ("depth", LongTiny.depth)):
+            if self.length is None and getattr(self, name) != usual:
+                raise ValueError(f"{name}={getattr(self, name)} has no effect without sentences to add: give length=")
         super().__post_init__()
 
     def describe_padding(self) -> dict[str, Any]:
@@ -77,6 +80,9 @@ class LongTiny(CnnDm):
             return f"has no number in its highlights: {self.name} asks for it"
         if kinds == ("copy",) and not SENTENCE.search(str(row["article"])):
             return f"has no sentence with a full stop in its article: {self.name} asks for the first"
+        if "copy" in kinds and not names_of(answer_of(kinds, row)):
+            where = "highlights" if len(kinds) > 1 else "first sentence"
+            return f"has no capitalised word after the first of a line in its {where}: {self.name} asks for names"
         return None
 
     def kinds(self, row: Row) -> tuple[str, ...]:

@@ -1,5 +1,6 @@
 """Sweeps that differ in the length of their prompts alone: one table and one figure of them."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,17 +22,33 @@ WS = (0.3, 0.7)
 LENGTHS = (128, 512, 4096)
 
 
-def write(home: Path, lengths=LENGTHS, is_timed: bool = True, engine: object = None, **options: object) -> Path:
+def write(
+    home: Path,
+    lengths=LENGTHS,
+    is_timed: bool = True,
+    engine: object = None,
+    draft: str = "",
+    drafter: str = "model",
+    num_drafts: Sequence[int] = (5,),
+    n: int = 6,
+    **options: object,
+) -> Path:
     """A folder with the same settings at several lengths; prompts have about as many tokens."""
     server = {"engine": engine} if engine else {}
     with Store.open(home, config={}, provenance={}) as store:
         for length in lengths:
-            cells = sweep_cells("a", "gsm8k-tiny", ws=WS, num_drafts=(5,), temperature=1.0)
+            cells = sweep_cells("a", "gsm8k-tiny", ws=WS, num_drafts=num_drafts, temperature=1.0, drafters=(drafter,))
+            if draft:
+                target = {"target": cells[0].checkpoints["target"]}
+                cells = [
+                    replace(cell, checkpoints=target | ({} if cell.verifier == "target" else {"draft": draft}))
+                    for cell in cells
+                ]
             asked = {"name": "gsm8k-tiny", **options, "padding": {"to": length, "with": "x"}}
             cells = [replace(cell, content={**cell.content, **server, "task": asked}) for cell in cells]
             store.add_cells(cells)
             for cell in cells:
-                for example in map(str, range(6)):
+                for example in map(str, range(n)):
                     shape = Shape(16)
                     record = replace(shape.decode(cell, example), prompt_tokens=length - int(example))
                     store.append_generations([record])
@@ -212,3 +229,46 @@ def test_the_entropy_of_the_filler_changes_as_little_as_the_results_page_says():
     assert f"(`low`) lossless acceptance falls {ends['low', 'lossless']} over" in page
     assert f"(`mixed`) {ends['mixed', 'lossless']}, with new" in page
     assert f"that of w = 0.5 {ends['low', 'w = 0.5']} and {ends['mixed', 'w = 0.5']}" in page
+
+
+def test_another_draft_is_another_curve(tmp_path):
+    """One curve went from the draft of the first length to that of the second, as if the length made the difference."""
+    homes = [
+        write(tmp_path / draft, (length,), False, draft=draft) for draft, length in zip("xy", LENGTHS, strict=False)
+    ]
+    (group,) = input_lengths(sweeps(*homes))
+    lossless = group.table[group.table["verifier"] == "lossless"]
+    assert lossless["draft_variant"].tolist() == ["draft=x", "draft=y"]
+    assert lossless["label"].tolist() == ["lossless K=5 draft=x", "lossless K=5 draft=y"]
+    assert [curve.name for curve in curves_of(group.table)[0]] == ["target alone"]
+
+
+def test_options_of_a_server_that_drafts_are_other_curves(tmp_path):
+    for p_min, length in ((0, 128), (0.75, 512)):
+        engine = {"name": "llamacpp", "speculative": {"spec_draft_p_min": p_min}}
+        write(tmp_path / "home", (length,), False, engine=engine)
+    (group,) = input_lengths(sweeps(tmp_path / "home"))
+    assert not any("lossless" in curve.name for curve in curves_of(group.table)[0])
+
+
+def test_folders_of_two_drafters_at_the_same_lengths_are_all_in_the_table(tmp_path):
+    """Of two folders of a length the second was left out, without a word."""
+    homes = [write(tmp_path / name, LENGTHS[:2], False, drafter=name) for name in ("model", "lookup")]
+    (group,) = input_lengths(sweeps(*homes))
+    counts = group.table[group.table["verifier"] == "lossless"].groupby("drafter")["padded_to"].count()
+    assert counts.to_dict() == {"model": 2, "lookup": 2}
+    assert len(group.table[group.table["verifier"] == "target"]) == 2, "the target alone is the same setting in both"
+
+
+def test_of_a_setting_that_was_measured_twice_the_one_with_more_texts_counts(tmp_path):
+    """The first counted: a trial of few texts hid the measurement."""
+    homes = [write(tmp_path / f"n{n}", LENGTHS[:2], False, n=n) for n in (2, 6)]
+    (group,) = input_lengths(sweeps(*homes))
+    assert set(group.table["n"]) == {6}
+
+
+def test_curves_of_several_draft_lengths_look_different(tmp_path):
+    """Both had the mark and the colour of lossless."""
+    (group,) = input_lengths(sweeps(write(tmp_path / "home", LENGTHS[:2], False, num_drafts=(2, 5))))
+    looks = [(curve.mark, curve.colour) for curve in curves_of(group.table)[0]]
+    assert len(set(looks)) == len(looks)

@@ -166,6 +166,11 @@ def of_ones_own(tmp_path, changes, protocol):
             {"highlights": "All safe."},
             r"^row 1 of \S+ has no number in its highlights: long-tiny asks for it",
         ),
+        (
+            "summary",
+            {"highlights": "Fire destroys bridge.\n7 safe."},
+            r"^row 1 of \S+ has no capitalised word after the first of a line in its highlights: long-tiny asks for names",
+        ),
     ],
 )
 def test_a_row_without_an_answer_to_its_question_is_named(protocol, changes, sentence, tmp_path):
@@ -190,3 +195,10 @@ def test_lengths_share_rows_and_differ_in_what_is_described():
     without = sdbench.tasks.load("long-tiny", length=None)
     assert "padding" not in without.describe()
     assert all(without.fit(example, num_words, 10_000) is example for example in without.examples())
+
+
+@pytest.mark.parametrize("options", [{"entropy": "low"}, {"depth": 0}])
+def test_options_of_added_sentences_are_refused_where_none_are_added(options):
+    """They had no effect, and made the same texts another sweep."""
+    with pytest.raises(ValueError, match="has no effect without sentences to add: give length="):
+        sdbench.tasks.load("long-tiny", length=None, **options)

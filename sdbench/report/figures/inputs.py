@@ -66,6 +66,17 @@ def _draw(axis: Axes, curve: marks.Curve, column: str, *, shift: float) -> None:
     axis.vlines(x, cells[f"{column}_low"], cells[f"{column}_high"], color=curve.colour, linewidth=0.9, alpha=0.6)
 
 
+def _baseline_looks(names: Sequence[str]) -> list[tuple[str, str]]:
+    """Return mark and colour of each baseline; a second curve of it, as lossless at another draft length, has another mark."""
+    repeats = [names[:index].count(name) for index, name in enumerate(names)]
+    looks = [BASELINES[name] for name in names]
+    others = [mark for mark in MARKS if mark not in {mark for mark, _ in looks}]
+    return [
+        (others[(repeat - 1) % len(others)] if repeat else mark, colour)
+        for repeat, (mark, colour) in zip(repeats, looks, strict=True)
+    ]
+
+
 def _curves(table: pd.DataFrame) -> tuple[list[marks.Curve], Sequence[pd.DataFrame]]:
     """Return the settings that were measured at several lengths, the baselines and as many as there are colours, and the others."""
     parts = [part for _, part in table.groupby(SETTING, sort=False, dropna=False) if len(part) > 1]
@@ -76,7 +87,7 @@ def _curves(table: pd.DataFrame) -> tuple[list[marks.Curve], Sequence[pd.DataFra
     shown = marks.evenly(len(swept), len(CYCLE)) if swept else []
     left_out = [part for index, part in enumerate(swept) if index not in shown]
     swept = [swept[index] for index in shown]
-    looks = [*(BASELINES[part["verifier"].iloc[0]] for part in baselines), *zip(MARKS, CYCLE, strict=True)]
+    looks = [*_baseline_looks([part["verifier"].iloc[0] for part in baselines]), *zip(MARKS, CYCLE, strict=True)]
     pairs = zip([*baselines, *swept], looks, strict=False)
     curves = [
         marks.Curve(str(part["label"].iloc[0]), colour, mark, part, part.iloc[:0]) for part, (mark, colour) in pairs
