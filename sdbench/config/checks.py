@@ -99,6 +99,19 @@ def switch(key: str, value: object) -> bool:
     return value
 
 
+def options(key: str, value: object) -> Mapping[str, object]:
+    """Return a mapping; numbers in it, at any depth, are finite."""
+    if not isinstance(value, Mapping):
+        raise ConfigError(f"{key} must be options by name, as {key}={{NAME: VALUE}}, got {show(value)}")
+    for name, each in value.items():
+        if isinstance(each, Mapping):
+            options(f"{key}.{name}", each)
+        numbers = each if isinstance(each, list | tuple) else [each]
+        if any(isinstance(number, float) and not math.isfinite(number) for number in numbers):
+            raise ConfigError(f"{key}.{name} must be finite, got {show(each)}")
+    return value
+
+
 def as_list(key: str, value: object) -> list[object]:
     """Return a value or a list of values as a list without duplicates, in the given order."""
     values = list(value) if isinstance(value, list | tuple) else [value]

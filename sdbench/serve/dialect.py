@@ -29,6 +29,7 @@ class Dialect:
     top_k_all       the value of top_k that means the whole vocabulary
     most_stops      how many stop strings a request may have; None: any number
     fixed_length    fields that keep an answer from ending before max_tokens
+    ignored         fields of a request that the server takes without effect, with all their parts
     cached_prompts  fields that allow the server to cache a prompt, besides the salt
     """
 
@@ -48,6 +49,7 @@ class Dialect:
     top_k_all: int = -1
     most_stops: int | None = None
     fixed_length: Mapping[str, Any] = field(default_factory=dict)
+    ignored: Sequence[str] = ()
     cached_prompts: Mapping[str, Any] = field(default_factory=dict)
     extra: str | None = None  # the field of a request that plug-ins read
     salt: str | None = None  # the request field for a cache salt: requests with different salts share no cached prompts

@@ -396,6 +396,22 @@ HTTP = ("engine=http", "engine.dialect=llamacpp", URL)
             {},
             "sdbench sets engine.speculative.spec_draft_n_max itself, from num_draft=",
         ),
+        (
+            ("engine=llamacpp", "engine.request.speculative.n_max=2"),
+            {},
+            "the server ignores engine.request.speculative: remove it, and set options of drafting when the server starts",
+        ),
+        (
+            ("engine=llamacpp", "engine.request={speculative.p_min: 0.9}"),
+            {},
+            "the server ignores engine.request.speculative.p_min",
+        ),
+        (("engine=llamacpp", "engine.binary=3"), {}, "engine.binary must be a text, got 3"),
+        (("engine=llamacpp", "engine.args.rope_scale=inf"), {}, "engine.args.rope_scale must be finite, got inf"),
+        (("engine=llamacpp", "engine.env.GGML_DEBUG=true"), {}, "engine.env.GGML_DEBUG must be a text or a number"),
+        (("engine=http", URL, "engine.request=abc"), {}, "engine.request must be options by name"),
+        (("engine=http", URL, "engine.headers=abc"), {}, "engine.headers must be options by name"),
+        (("engine=vllm", "engine.python=3.11"), {}, "engine.python must be a text, got 3.11"),
     ],
     ids=str,
 )
@@ -431,6 +447,19 @@ def test_one_server_for_each_setting_with_its_command_line_in_the_provenance(lla
     assert not any("--spec" in commands[role] for role in ("target", "draft"))
     assert all("--parallel 2 --ctx-size" in command and "--threads 1" in command for command in commands.values())
     assert (entry["servers"][0]["installed"]["version"], entry["servers"][0]["counts"]) == ("b11434", "steps")
+
+
+def test_texts_of_another_build_in_the_same_folder_are_a_warning(llamacpp_words, llama_binary, tmp_path, capsys):
+    """Texts of two builds stand in one row, and nothing said so."""
+    assert main(llamacpp_words) == 0
+    assert main([*llamacpp_words, "n=3"]) == 0
+    assert "were written by" not in capsys.readouterr().err
+    other = tmp_path / "other-llama-server"
+    other.write_text(llama_binary.read_text())
+    other.chmod(0o755)
+    assert main([*llamacpp_words, "n=4", f"engine.binary={other}"]) == 0
+    warning = capsys.readouterr().err
+    assert f"were written by b11434 515e85511 {llama_binary}, and this server is b11434 515e85511 {other}" in warning
 
 
 @pytest.mark.slow

@@ -2,6 +2,7 @@
 
 import json
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -60,6 +61,13 @@ def test_another_engine_is_another_cell_and_another_address_is_the_same(planned)
     ) == keys(http)
     assert not keys(planned("verifier=exact", "engine=http", *URLS, "engine.request.min_tokens=3")) & keys(http)
     assert {point.cell.asked for point in native[2]} == {point.cell.asked for point in http[2]}
+
+
+def test_a_server_of_another_kind_is_another_cell_even_if_its_requests_are_the_same(planned):
+    """The target alone was not decoded on SGLang after it was on vLLM, and SGLang's texts were compared with vLLM's."""
+    vllm = planned("verifier=exact", "engine=http", *URLS)
+    sglang = planned("verifier=exact", "engine=http", *URLS, "engine.dialect=sglang")
+    assert not keys(vllm) & keys(sglang)
 
 
 def test_fields_of_a_request_are_in_the_key_where_they_differ_from_those_of_the_engines_file(planned):
@@ -257,3 +265,10 @@ def test_seeds_are_equal_for_cells_of_an_example_and_differ_between_samples():
 
 def test_what_a_server_is_started_with_is_no_field_of_a_request():
     assert {"num_speculative_tokens", "rejection_sample_method", "tensor_parallel_size"} <= set(OF_A_SERVER)
+
+
+def test_a_variable_of_null_is_left_out():
+    """It was set to the text None, which is a value to many programs."""
+    variables: dict[str, Any] = {"CUDA_VISIBLE_DEVICES": None, "OMP_NUM_THREADS": 1}
+    job: Any = None  # llama.cpp's servers get nothing of it
+    assert LlamaCpp(env=variables).environment(job, job) == {"OMP_NUM_THREADS": "1"}

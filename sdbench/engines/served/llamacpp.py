@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from sdbench.config import ConfigError, Run, show
-from sdbench.config.checks import integer
+from sdbench.config.checks import integer, string
 from sdbench.engines.served.request import ServerSetting, model_id_of
 from sdbench.engines.served.started import StartedServers
 from sdbench.prepare.progress import warn
@@ -78,7 +78,7 @@ class LlamaCpp(StartedServers):
         return any(end is not None and float(end) > 0 for end in ends)
 
     def look_at_program(self, run: Run) -> None:
-        self.installed = look_at_llama_server(self.binary)
+        self.installed = look_at_llama_server(None if self.binary is None else string("engine.binary", self.binary))
 
     def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
         metadata = super().find(run, is_read=is_read)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sdbench.config import ConfigError, Run, config_dir, nearest, show
-from sdbench.config.checks import integer, integers, number, string, switch
+from sdbench.config import ConfigError, Run, nearest, show
+from sdbench.config.checks import integer, integers, number, options, string, switch
+from sdbench.engines.served.dialects import NAMELESS, named_dialect, usual_request
 from sdbench.engines.served.request import PLUGIN, ServerSetting, refuse_unknown_urls
 from sdbench.engines.served.timing import plan_timing
 from sdbench.errors import without_user
@@ -50,6 +50,8 @@ class Http:
     may_draft_nothing: ClassVar[bool] = False  # whether the server may propose no draft in a whole text
     at_once: int = field(init=False, default=0)  # 0: no limit
     most_requests: ClassVar[int] = 4096  # requests that are sent to one server at a time
+    mappings: ClassVar[Sequence[str]] = ("urls", "headers", "request")  # options whose values are checked alike
+    dialect_name: str | None = field(init=False, default=None)
 
     url: str | None = None
     urls: Mapping[str, str] = field(default_factory=dict)
@@ -65,8 +67,11 @@ class Http:
     dialect: Any = None
 
     def __post_init__(self) -> None:
+        for name in self.mappings:
+            options(f"engine.{name}", getattr(self, name))
         if isinstance(self.dialect, str):
-            self.dialect, self.rules = _named_dialect(self.dialect)
+            self.dialect_name = self.dialect
+            self.dialect, self.rules = named_dialect(self.dialect)
         self.dialect = Dialect.check(self.dialect or {})
         self.rules = {
             name: {flag: value for flag, value in rule.items() if value is not None}
@@ -109,6 +114,11 @@ class Http:
         for name in self.request:
             if name in OURS or (self.plugin and name == self.dialect.extra):
                 raise ConfigError(f"sdbench sets engine.request.{name} itself, from the options of the run; remove it")
+            if name.partition(".")[0] in self.dialect.ignored:
+                raise ConfigError(
+                    f"the server ignores engine.request.{name}: remove it, and set options of drafting when the server starts "
+                    "(num_draft= and engine.speculative with engine=llamacpp)"
+                )
             if name in OF_A_SERVER:
                 raise ConfigError(
                     f"engine.request.{name} is set when a server starts, not by a request: "
@@ -248,7 +258,8 @@ class Http:
         """Return the options of this engine that decide a text."""
         setting = self.setting(run, point)
         given = {} if self.model is None else {"model": self.model}
-        ours, usual = self.dialect.request, _usual_request(run.engine.name)
+        given |= {} if self.dialect_name in NAMELESS else {"dialect": self.dialect_name}
+        ours, usual = self.dialect.request, usual_request(run.engine.name)
         changed = {name: ours.get(name) for name in {**usual, **ours} if ours.get(name) != usual.get(name)}
         return {"name": run.engine.name, "rule": setting.rule, "request": {**changed, **self.request}, **given}
 
@@ -262,29 +273,6 @@ class Http:
         return Cell.from_json(
             {**data, "same_as": None, "law": law, "content": {**content, "engine": self.decides(run, point)}}
         )
-
-
-def _named_dialect(name: str) -> tuple[Any, Mapping[str, Any]]:
-    """Read the dialect and the rules from a file of configs/engine."""
-    dialects = {stem: tree for stem, tree in _engine_files().items() if "dialect" in tree}
-    if name not in dialects:
-        raise ConfigError(f"engine.dialect={show(name)} is not a known server {nearest(name, dialects)}")
-    return dialects[name]["dialect"], dialects[name]["rules"]
-
-
-@functools.cache
-def _engine_files() -> Mapping[str, Any]:
-    import yaml
-
-    return {path.stem: yaml.safe_load(path.read_text()) for path in sorted((config_dir() / "engine").glob("*.yaml"))}
-
-
-def _usual_request(engine: str) -> dict[str, Any]:
-    """Return the request fields of the engine's file, which extends http.yaml; for a file of the user, those of http.yaml."""
-    files = _engine_files()
-    dialect = (files.get(engine) or {}).get("dialect") or {}
-    fields = {**files["http"]["dialect"]["request"], **(dialect.get("request") or {})}
-    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _fill_knobs(rule: Mapping[str, Any], point: Point) -> dict[str, Any]:

@@ -1,12 +1,40 @@
-"""Warnings about what a latency pass measured."""
+"""Warnings about servers and about what a latency pass measured."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from sdbench.prepare.progress import warn
 from sdbench.records import Store, read
 from sdbench.serve.answer import Answer
+
+
+def warn_of_other_program(store: Store, facts: Mapping[str, Any]) -> None:
+    """Warn if an earlier run of this folder had another program, or version of it, as server of this setting. Keys of texts do not
+    name the program, so texts of both stand in one row; a latency pass is of one program.
+    """
+    runs = reversed(read(store.folder).provenance.values())
+    alike = (
+        each for run in runs for each in reversed(run.get("servers") or ()) if _setting_of(each) == _setting_of(facts)
+    )
+    before, now = (None if each is None else _program_of(each) for each in (next(alike, None), facts))
+    if before not in (None, now):
+        warn(
+            f"earlier texts of this folder at the same setting were written by {before}, and this server is {now}: two builds "
+            "may write different texts, which are counted together; name=NAME keeps their records apart"
+        )
+
+
+def _setting_of(facts: Mapping[str, Any]) -> list[Any]:
+    return [facts.get(name) for name in ("engine", "setting")]
+
+
+def _program_of(facts: Mapping[str, Any]) -> str:
+    """Return version, commit and path of a server's program, as far as they are known."""
+    installed = facts.get("installed") or {}
+    names = (installed.get("version") or facts.get("version"), installed.get("commit"), installed.get("binary"))
+    return " ".join(str(name) for name in names if name) or "an unknown version"
 
 
 def warn_of_other_texts(answers: Sequence[Answer]) -> None:

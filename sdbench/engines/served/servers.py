@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from sdbench.config import ConfigError, show
 from sdbench.engines.served.identity import is_same_text, keys_in, without_secrets
 from sdbench.engines.served.plugin import compare_versions, request_of
-from sdbench.engines.served.remarks import warn_of_slots
+from sdbench.engines.served.remarks import warn_of_other_program, warn_of_slots
 from sdbench.engines.served.request import PLUGIN, ServerSetting, model_id_of, request_body
 from sdbench.plan import WorkItem
 from sdbench.prepare.progress import warn
@@ -69,6 +69,7 @@ class Servers:
             return self._open[setting]
         server = self._start(setting) if setting.url is None else self._looked_at(setting, setting.url, None, {})
         self._open[setting] = server
+        warn_of_other_program(self.store, server.facts)
         self.store.add_server(server.facts)
         return server
 

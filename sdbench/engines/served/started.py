@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from sdbench.config import ConfigError, Run
-from sdbench.config.checks import integer, number
+from sdbench.config import ConfigError, Run, show
+from sdbench.config.checks import integer, number, string
 from sdbench.engines.served.options import Http
 from sdbench.engines.served.request import PLUGIN, PLUGIN_ENV, ServerSetting, model_id_of
 from sdbench.serve.command import look, port_of, words_of
@@ -29,6 +29,7 @@ class StartedServers(Http, ABC):
     is_started_here: ClassVar[bool] = True
     reserved: ClassVar[Mapping[str, str]] = {}  # arguments that sdbench sets itself, and the option that decides them
     reserved_speculative: ClassVar[Mapping[str, str]] = {}  # the same of engine.speculative
+    mappings: ClassVar[Sequence[str]] = (*Http.mappings, "args", "speculative", "env")
     secret: ClassVar[Mapping[str, str]] = {"hf_token": "HF_TOKEN"}  # secret arguments, and the variables to use instead
 
     module: str = ""  # the server's name in messages
@@ -66,7 +67,7 @@ class StartedServers(Http, ABC):
 
     def environment(self, job: Job, setting: ServerSetting) -> dict[str, str]:
         """Return the environment variables of the server of a setting."""
-        return {name: str(value) for name, value in self.env.items()}
+        return {name: str(value) for name, value in self.env.items() if value is not None}
 
     def find(self, run: Run, *, is_read: bool = True) -> PairMetadata:
         """Check program and port, then find tokenizer and configuration."""
@@ -80,6 +81,11 @@ class StartedServers(Http, ABC):
         if self.url is not None or self.urls:
             raise ConfigError(f"engine.url is an option of engine=http: engine={name} starts its servers itself")
         integer("engine.at_once", self.at_once, 1, 1024)
+        for variable, value in self.env.items():
+            if not isinstance(value, str | int | float | None) or isinstance(value, bool):
+                raise ConfigError(
+                    f"engine.env.{variable} must be a text or a number, as '1' or 'true', got {show(value)}"
+                )
         for key in ("start_s", "grace_s"):
             number(f"engine.{key}", getattr(self, key), 0, 10**6)
         for option, reserved in (("args", self.reserved), ("speculative", self.reserved_speculative)):
@@ -149,7 +155,7 @@ class Vllm(StartedServers):
             raise ConfigError(
                 "engine.python names no interpreter: engine=vllm needs the python of an environment that has vllm"
             )
-        self.installed = look(self.python, self.module)
+        self.installed = look(string("engine.python", self.python), self.module)
         self._refuse_garbage(run, self.python)
 
     def _refuse_garbage(self, run: Run, python: str) -> None:
