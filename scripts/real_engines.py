@@ -226,6 +226,16 @@ def batch_speeds(timings: pd.DataFrame, size: int) -> dict[str, float]:
     return (sums["tokens"] / (sums["prefill_s"] + sums["decode_s"])).to_dict()
 
 
+def days_of(timings: pd.DataFrame) -> dict[str, str]:
+    """Return the day on which each cell was timed last; of several days at several batch sizes all, because their speeds differ."""
+    days: dict[str, set[str]] = {}
+    for level in LEVELS:
+        newest = pd.to_datetime(of_batches(timings, level).groupby("cell")["started_at"].max(), unit="s")
+        for cell, day in newest.dt.strftime("%Y-%m-%d").items():
+            days.setdefault(str(cell), set()).add(day)
+    return {cell: " and ".join(sorted(each)) for cell, each in days.items()}
+
+
 def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
     """Return a row for each cell of an engine's records; values that were not reported by the engine or not measured are null."""
     cells = {cell["cell"]: cell for cell in results.cells.to_dict("records")}
@@ -236,10 +246,10 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
         batches = {level: batch_speeds(results.timings, level) for level in LEVELS[1:]}
         loads = {(cell, level): speed for level, speeds in batches.items() for cell, speed in speeds.items()}
     rows = []
+    days = days_of(results.timings)
     results = copy(results)  # without timings of batches, because a summary has the speeds of the newest pass
     vars(results)["timings"] = of_batches(results.timings, 1)
     table = summarise(results)
-    days = pd.to_datetime(results.timings.groupby("cell")["started_at"].max(), unit="s").dt.strftime("%Y-%m-%d")
     for cell in table[table["n"].notna()].to_dict(
         "records"
     ):  # transformers' own generation is timed together with ours, but has no scores

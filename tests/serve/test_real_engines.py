@@ -139,6 +139,15 @@ def test_batches_of_the_native_engine_fill_the_columns_of_several_users(tmp_path
         assert tables[4].loc[verifier, f"tokens_per_s_{level}"] == pytest.approx(expected, rel=1e-5)
 
 
+def test_speeds_of_several_days_name_all_of_them():
+    """Only the day of single texts was named, so that speeds of another day were compared with those of that day."""
+    day = 86_400.0
+    timings = pd.DataFrame(
+        {"cell": ["a", "a", "b"], "example": ["1", "1+2", "1"], "started_at": [0.0, day, day]},
+    )
+    assert real_engines.days_of(timings) == {"a": "1970-01-01 and 1970-01-02", "b": "1970-01-02"}
+
+
 def test_texts_that_are_not_timed_keep_the_times_of_their_setting_and_other_settings_stay(tmp_path):
     times = {"timed": "2026-11-27", "tokens_per_s_1": 11.8, "tokens_per_s_4": 10.6, "threads": 2, "n": 40}
     ends = [f"{name}{end}" for name in ("quality", "acceptance") for end in ("", "_low", "_high")]
