@@ -13,8 +13,9 @@ the same draft lengths. llamacpp-amx is llama.cpp, too, with a binary= that was 
 says how): it has rows and records of its own. For vllm, python= is the interpreter of scripts/vllm_env, and target= and draft= are
 folders. Records are kept in `runs`, which holds one pair: run the command again after an interruption, and only what is missing is
 decoded. The tables show the runs in `runs`, what `out` has of settings without records there, and the settings that still lack
-texts of n=, speed or audit. A setting whose records have no times keeps those in `out`. A table with rows of another pair, by the
-names of the files, is refused.
+texts of n=, speed or audit. A setting whose records have no times, or no audit, keeps those in `out`. A table with rows of another
+pair, by the names of the files, is refused. engines_near_ties.csv has the texts of the native engine that differ from the target's:
+how far apart the logits of the two tokens are where they part (`margin`), and how far rounding can move them (`explained`).
 """
 
 import json
@@ -47,6 +48,7 @@ AUDIT = {"n": 2, "samples": 400, "max_new_tokens": 8, "task.stop": "[]", "temper
 DTYPE = "bfloat16"
 AUDIT_TV = 0.15  # total variation that 800 texts of a few prompts can show in prefixes of two tokens
 VERDICTS = {0: "sound", 1: "violated", 3: "too few texts"}
+TIES = ["engine", "threads", "num_draft", "example", "token", "margin", "explained"]
 ORDER = ("target", "draft", "lossless")
 TIMES = [*(f"tokens_per_s_{level}" for level in LEVELS), "speedup", "speedup_low", "speedup_high", "timed"]
 DEFAULTS = {
@@ -274,14 +276,31 @@ def rows_of(engine: str, results: Results) -> list[dict[str, Any]]:
 
 
 def with_kept(new: pd.DataFrame, kept: pd.DataFrame) -> pd.DataFrame:
-    """Return the new rows of an engine, with kept times where they have none, and the kept rows of other settings, in order."""
+    """Return the new rows of an engine, with kept times where they have none and the kept audit, and the kept rows of other
+    settings, in order.
+    """
     earlier = {setting_of(row): row for row in kept.to_dict("records")}
     rows = []
     for row in new.to_dict("records"):
         before = earlier.pop(setting_of(row), {})
-        rows.append(row if pd.notna(row["timed"]) else row | {name: before.get(name) for name in TIMES})
+        lacking = ["audit", *([] if pd.notna(row["timed"]) else TIMES)]
+        rows.append(row | {name: before.get(name) for name in lacking})
     rows += earlier.values()
     return pd.DataFrame(sorted(rows, key=lambda row: (ORDER.index(row["verifier"]), *setting_of(row))))
+
+
+def near_ties_of(path: Path, folders: Mapping[str, Path], threads: int) -> pd.DataFrame:
+    """Return the measured margins of texts that differ from the target's, and those that the file beside `path` has of others."""
+    file = path.with_name("engines_near_ties.csv")
+    kept = pd.read_csv(file) if file.exists() else pd.DataFrame(columns=TIES)
+    tables = []
+    for engine in (name for name in folders if name.startswith("native")):
+        new = (
+            read(folders[engine]).partings.assign(engine=engine, threads=threads).sort_values(["num_draft", "example"])
+        )
+        kept = kept[~((kept["engine"] == engine) & (kept["threads"] == threads))] if len(new) else kept
+        tables.append(new[TIES])
+    return pd.concat([rows for rows in (kept, *tables) if len(rows)] or [kept], ignore_index=True)
 
 
 def setting_of(row: Mapping[str, Any]) -> tuple[str, float, float]:
@@ -301,7 +320,7 @@ def write(options: Mapping[str, str]) -> None:
     folders = {engine: folder for engine, folder in folders.items() if folder.exists()}
     if not folders and kept.empty:
         raise ValueError(f"there are no records below {runs}: give target=, draft= and data= to make some")
-    tables = []
+    tables, ties = [], near_ties_of(path, folders, threads)
     for engine in ENGINES:
         before = kept[kept["engine"] == engine] if len(kept) else pd.DataFrame(columns=["threads"])
         is_replaced = (before["threads"] == threads) & (engine in folders)
@@ -324,6 +343,8 @@ def write(options: Mapping[str, str]) -> None:
             table.loc[index, "audit"] = verdicts.get(name, table.loc[index, "audit"])
     path.parent.mkdir(parents=True, exist_ok=True)
     table.to_csv(path, index=False, float_format="%.6g")
+    if len(ties):
+        ties.to_csv(path.with_name("engines_near_ties.csv"), index=False, float_format="%.6g")
     write_whole(path.with_suffix(".md"), page(table, options))
 
 

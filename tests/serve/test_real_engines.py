@@ -154,6 +154,7 @@ def test_texts_that_are_not_timed_keep_the_times_of_their_setting_and_other_sett
     rows = [("target", 0, None), ("draft", 0, None), ("lossless", 4, None), ("lossless", 8, None), ("lossless", 4, 0.5)]
     more = {"weights": "Q4_K_M", "pair": "llama-tiny", **dict.fromkeys(ends, 0.5), **times}
     table = [engine_row("llamacpp", name, k, **more | {"p_min": p_min}) for name, k, p_min in rows]
+    table[2]["audit"] = "sound"
     pd.DataFrame(table).to_csv(tmp_path / "engines.csv", index=False)
     write_synthetic(
         tmp_path / "runs" / "llamacpp-2-threads", n=6, temperature=0.0, ws=(), num_drafts=(4,), timing_examples=0
@@ -169,6 +170,7 @@ def test_texts_that_are_not_timed_keep_the_times_of_their_setting_and_other_sett
     ]
     assert (written["tokens_per_s_4"] == 10.6).all()
     assert (written["timed"] == "2026-11-27").all()
+    assert written["audit"].dropna().to_dict() == {2: "sound"}
 
 
 def engine_row(engine: str, verifier: str, num_draft: int, **more) -> dict:
@@ -366,6 +368,7 @@ def test_what_a_server_with_amx_keeps_is_what_the_pages_say():
     table = pd.read_csv(COMMITTED / "engines.csv")
     rows = table[(table["engine"] == "llamacpp-amx") & (table["threads"] == 2) & (table["n"] == 164)]
     (target,) = rows[rows["verifier"] == "target"].to_dict("records")
+    (at_4,) = rows[rows["num_draft"] == 4].to_dict("records")
     by = rows[rows["num_draft"] == 16].sort_values("p_min", na_position="first")
     assert by["p_min"].fillna(0).tolist() == [0, 0.5, 0.75, 0.9]
     assert (by["num_compared"] == 164).all()
@@ -375,20 +378,24 @@ def test_what_a_server_with_amx_keeps_is_what_the_pages_say():
         for page in ("../README.md", "README.md", "../../docs/engines.md")
     )
     assert (
-        f"wrote {same[0]} of the 164 as its target alone at K = 16, and {same[1]}, {same[2]} and {same[3]} with"
+        f"wrote {same[0]} of the 164 as its target alone at K = 4 and at K = 16, and {same[1]}, {same[2]} and {same[3]} with"
         in engines
     )
-    assert f"on another processor, {differ[0]} of 164 differ at K = 16." in plain
-    assert f"it is {differ[0]} of 164 texts, and {differ[1]}, {differ[2]} and {differ[3]} with a p-min of .5" in real
+    assert at_4["num_equal"] == same[0], "what docs/engines.md says"
+    assert f"on another processor, {differ[0]} of 164 differ at K = 4 and {differ[0]} at K = 16." in plain
+    kinds = f"{differ[1]}, {differ[2]} and {differ[3]} with a p-min of .5"
+    assert f"At K = 4 it is {differ[0]} of 164 texts, and {differ[0]} at K = 16, and {kinds}" in real
     first, *others = (f"{rate:.2f}"[1:] for rate in by["acceptance"])
     low, high = (f"{by[f'acceptance_{end}'].iloc[0]:.2f}"[1:] for end in ("low", "high"))
     assert (
-        f"{first} [{low}, {high}] of the drafts are kept at K = 16, and {others[0]}, {others[1]} and {others[2]}"
+        f"{first} [{low}, {high}] of the drafts are kept at K = 4 and at K = 16, and {others[0]}, {others[1]} and {others[2]}"
         in real
     )
+    assert [f"{at_4[f'acceptance{end}']:.2f}"[1:] for end in ("", "_low", "_high")] == [first, low, high]
     alone, *rates = (f"{100 * rate:.1f}" for rate in (target["quality"], *by["quality"]))
     assert (
-        f"Pass@1 is {alone} [47.8, 62.9] for the target alone, {rates[0]} at K = 16, and {rates[1]}, {rates[2]}" in real
+        f"Pass@1 is {alone} [47.8, 62.9] for the target alone, {rates[0]} at K = 4 and at K = 16, and {rates[1]}"
+        in real
     )
     times = [
         f"{row['speedup']:.2f} [{row['speedup_low']:.2f}, {row['speedup_high']:.2f}]".replace("0.", ".")
@@ -396,6 +403,34 @@ def test_what_a_server_with_amx_keeps_is_what_the_pages_say():
     ]
     assert f"its target alone decodes {target['tokens_per_s_1']:.1f} tokens per second" in real
     assert f"{times[0]} times as fast at K = 16 and {times[1]} with a p-min of .75" in real
+
+
+@pytest.mark.results
+def test_texts_of_the_native_engine_that_differ_from_the_targets_are_near_ties():
+    prose = " ".join((COMMITTED / "README.md").read_text().split())
+    ties = pd.read_csv(COMMITTED / "engines_near_ties.csv").query("engine == 'native' and threads == 2")
+    rows = pd.read_csv(COMMITTED / "engines.csv").query("engine == 'native' and threads == 2").set_index("num_draft")
+    lossless = rows[rows["verifier"] == "lossless"]
+    parted = (lossless["num_compared"] - lossless["num_equal"]).astype(int)
+    assert ties["num_draft"].value_counts().to_dict() == parted.to_dict()
+    assert (ties["margin"] <= ties["explained"]).all()
+    two, four, eight, sixteen = parted[[2, 4, 8, 16]]
+    counts = f"in {two} of 164 at K = 2, {four} at K = 4, {eight} at K = 8 and {sixteen} at K = 16"
+    assert f"{counts}. The run measured each of these {len(ties)} texts" in prose
+    largest, explained = (f"{number:.2f}"[1:] for number in (ties["margin"].max(), ties["explained"].min()))
+    assert (
+        f"the logits of the two tokens are at most {largest} apart, and rounding in bfloat16 explains {explained}"
+        in prose
+    )
+    target = rows[rows["verifier"] == "target"].iloc[0]
+    assert {f"{100 * quality:.1f}" for quality in [target["quality"], *lossless["quality"][[2, 4, 8]]]} == {"53.0"}
+    interval = f"[{100 * target['quality_low']:.1f}, {100 * target['quality_high']:.1f}]"
+    last, kept = (
+        f"{100 * lossless['quality'][16]:.1f}",
+        lossless.loc[4, ["acceptance", "acceptance_low", "acceptance_high"]],
+    )
+    assert f"Pass@1 is 53.0 {interval} for the target alone and at K = 2, 4 and 8, and {last} at K = 16" in prose
+    assert "{:.2f} [{:.2f}, {:.2f}] of the drafts are kept at K = 4.".format(*kept).replace("0.", ".") in prose
 
 
 @pytest.mark.parametrize(
