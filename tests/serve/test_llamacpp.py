@@ -324,6 +324,12 @@ def test_a_server_of_another_draft_length(refused, llamacpp):
     assert "drafts 5 tokens a step: write num_draft=5, or start it with spec_draft_n_max=3" in sentence
 
 
+def test_a_running_server_with_a_p_min(refused, llamacpp):
+    """Its acceptance was stored with the key of a server without one."""
+    server = llamacpp(lambda body: Text([5] * 8, [3, 1, 1], [3, 1, 3]))
+    assert "ends some drafts before num_draft=3 tokens" in refused(*engine_words(server))
+
+
 def test_a_slot_that_is_too_short_for_an_answer(refused, llamacpp):
     sentence = refused(*engine_words(llamacpp(context=40)))
     assert "takes texts of 40 tokens, and this run needs" in sentence

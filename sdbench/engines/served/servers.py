@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from sdbench.config import ConfigError, show
+from sdbench.engines.served.counts import probed_tokens, tells_steps_of
 from sdbench.engines.served.identity import is_same_text, keys_in, without_secrets
 from sdbench.engines.served.plugin import compare_versions, request_of
 from sdbench.engines.served.remarks import warn_of_other_program, warn_of_slots
 from sdbench.engines.served.request import PLUGIN, ServerSetting, model_id_of, request_body
 from sdbench.plan import WorkItem
-from sdbench.prepare.progress import warn
 from sdbench.prepare.provenance import gpus
 from sdbench.serve.answer import Answer, UnansweredError
 from sdbench.serve.client import Client
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from sdbench.serve.pump import Pump
 
 DYING_S = 5.0  # the connection of a dying server closes before its process ends
-PROBED = 8  # new tokens of the request that shows what a server reports
 SAMPLE = "Question: what is 12 + 30?\nAnswer:"  # a text that both tokenizers encode
 
 
@@ -133,7 +132,7 @@ class Servers:
             self._compare_tokenizers(client)
             self._look_for_the_plugin(client, setting)
             answer = self._probe(client, setting)
-            tells_steps = self._tells(client, setting, answer, version)
+            tells_steps = setting.role == "pair" and tells_steps_of(self, client, setting, answer, version)
             if self.job.run.timing is not None:
                 warn_of_slots(at(info, client.dialect.slots), self.kind.concurrency)
             facts = {
@@ -253,7 +252,7 @@ class Servers:
     def _probe_body(self, client: Client, setting: ServerSetting) -> dict[str, Any]:
         """Return a request for a short answer to the first prompt, without stop strings, which could end it before a draft."""
         item = WorkItem(self._points[setting].cell.key, next(iter(self.job.prompts.ids)), 0)
-        most = max(PROBED, setting.num_draft + 2)  # one token without a draft, then room for a whole block
+        most = probed_tokens(setting.num_draft)
         return request_body(self.kind, self.job, client.model, item, most) | {"stop": []}
 
     def _probe(self, client: Client, setting: ServerSetting) -> Answer:
@@ -263,38 +262,3 @@ class Servers:
         if answer.text and not is_same_text(ours, answer.text):
             raise ConfigError(self._other_ids(client, f"{show(answer.text)!r} there is {show(ours)!r} here"))
         return answer
-
-    def _tells(self, client: Client, setting: ServerSetting, answer: Answer, version: str | None) -> bool:
-        """Return whether rounds come with each text. Warn if only sums or counters exist; raise or warn if there are no counts."""
-        if setting.role != "pair":
-            return False
-        most = 0 if answer.steps is None else max(answer.steps["drafted"], default=0)
-        if most and most != setting.num_draft and not (self.kind.is_started_here and most < setting.num_draft):
-            raise ConfigError(
-                f"the server at {client.url} drafts {most} tokens a step: write num_draft={most}, or start it with "
-                f"{client.dialect.length_flag}={setting.num_draft}"
-            )
-        totals = answer.totals
-        if client.dialect.sums:
-            totals = totals if totals and totals["drafted"] else None
-            if totals or answer.num_tokens < 2:  # the first token is drawn without a draft
-                return True
-        elif answer.steps is not None:
-            return True
-        if self.kind.may_draft_nothing:
-            warn(
-                f"the server at {client.url} drafts nothing in its first {len(answer.ids)} tokens: spec_draft_p_min or "
-                "spec_draft_n_min leaves no draft there; if no text has a draft, acceptance stays empty"
-            )
-            return True
-        if totals is None and self.pump.run(client.counters()) is None:
-            sentence = f"the server at {client.url} (version {version or 'unknown'}) counts no drafts"
-            if client.dialect.flag is not None:
-                raise ConfigError(f"{sentence}: it does not speculate, or was started without {client.dialect.flag}")
-            warn(f"{sentence}: acceptance stays empty")
-            return False
-        source = "sums with each text" if totals is not None else "its counters, which include other users' requests"
-        warn(
-            f"the server at {client.url} does not report its rounds: acceptance is pooled over each cell, from {source}"
-        )
-        return False
