@@ -49,7 +49,7 @@ class SentRequest:
 
     @classmethod
     def of_answer(
-        cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer, length: int | None
+        cls, number: int, sent_s: float, under_way: int, started_at: float, answer: Answer, length: int | None = None
     ) -> SentRequest:
         """Build it from an answer. One without a token has no times, and is a failure, as in `vllm bench serve`; so is one of
         another length than `timing.tokens`, because a shorter answer comes sooner.
