@@ -542,7 +542,16 @@ def test_drafting_pays_in_vllm_and_its_speeds_are_compared_within_a_day():
         speeds = rows[f"tokens_per_s_{level}"]
         assert (speeds[lengths] > speeds[0]).all()
         assert speeds[16] < speeds[0]
-    assert rows["num_equal"][1:].tolist() == [36, 38, 38, 38]
+    prose = " ".join((COMMITTED / "README.md").read_text().split())
+    same = {length: f"{rows['num_equal'][length]:.0f}" for length in (2, 4, 8, 16)}
+    assert rows["num_compared"][[2, 4, 8]].eq(164).all()
+    assert f"Its texts equal its target's own in {same[2]} of 164 at K = 2, {same[4]} at 4" in prose
+    assert f"{same[8]} at 8" in prose
+    assert f"and {same[16]} at 16 (decoded" in prose
+    score, low, high = (f"{100 * rows[f'quality{end}'][0]:.1f}" for end in ("", "_low", "_high"))
+    rates = [f"{100 * rows['quality'][length]:.1f}" for length in (2, 4, 8)]
+    assert f"Pass@1 is {score} [{low}, {high}] for the target alone, {rates[0]} at K = 2, {rates[1]} at 4" in prose
+    assert f"{rates[2]} at 8" in prose
     page = (COMMITTED / "engines.md").read_text()
     assert f"- {rows['timed'].iloc[0]}, 2 threads, 2 users: vllm, K = 2 (" in page
     assert page.count("2 threads, 1 user: ") == 3, "a line for each day"
