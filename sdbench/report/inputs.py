@@ -103,7 +103,9 @@ def _lengths_of(sweeps: Sequence[Sweep]) -> InputLengths:
     padded = [sweep.padded_to for sweep, part in zip(sweeps, tables, strict=True) for _ in range(len(part))]
     cells = pd.concat([sweep.cells for sweep in sweeps])
     variants = _draft_variants(table, cells[~cells.index.duplicated()])
-    labels = [" ".join(filter(None, pair)) for pair in zip(table["label"].astype(str), variants, strict=True)]
+    is_shared = table.groupby("label")["drafter"].transform("nunique") > 1  # folders of one drafter do not name it
+    parts = table["label"].astype(str), table["drafter"].astype(object).where(is_shared, ""), variants
+    labels = [" ".join(filter(None, words)) for words in zip(*parts, strict=True)]
     table = table.assign(padded_to=padded, draft_variant=variants, label=labels)
     table = table[[*first, "input_tokens", "n", "metric", *names, "cell"]]
     most = table.sort_values("n", ascending=False, kind="stable").drop_duplicates([*SETTING, "padded_to"])

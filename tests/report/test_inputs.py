@@ -257,6 +257,8 @@ def test_folders_of_two_drafters_at_the_same_lengths_are_all_in_the_table(tmp_pa
     (group,) = input_lengths(sweeps(*homes))
     counts = group.table[group.table["verifier"] == "lossless"].groupby("drafter")["padded_to"].count()
     assert counts.to_dict() == {"model": 2, "lookup": 2}
+    labels = {curve.name for curve in curves_of(group.table)[0]}
+    assert labels >= {"lossless K=5 model", "lossless K=5 lookup", "target alone"}, "curves have distinct names"
     assert len(group.table[group.table["verifier"] == "target"]) == 2, "the target alone is the same setting in both"
 
 
