@@ -49,7 +49,10 @@ has a pass of its own, with the target alone (the faster of theirs and transform
 rows. A server has one pass, in which its settings are timed one after another, the target alone first. Speeds of rows that
 were timed on different days are those of different machines, or of one in another state, and are not compared. The texts of a
 row may have been decoded on another day than its speeds were measured. The audit at T = 1 says with "TV 0.15" that such a
-total variation between prefixes of two tokens would have been detected with probability .95.
+total variation between prefixes of two tokens would have been detected with probability .95. vLLM was audited with sdbench's
+plug-in inside; without it vLLM's CPU build does not sample correctly at T = 1 ([audit/vllm.md](../audit/vllm.md)). Its texts at
+T = 0 and its speeds are those without the plug-in. The column n is the number of texts behind pass@1, equal texts and acceptance;
+speeds are of the first eight of them.
 """
 EARLIER_AUDIT = """\
 \\* By an earlier version of the audit, which tested first tokens, prefixes of two tokens, and the shares of all tokens by their
@@ -57,6 +60,9 @@ cumulative probability. llama.cpp draws the first token of a text without a draf
 two alone. Of the shares a total variation of .05 would have been detected with probability .95; how large a deviation between
 prefixes of two tokens would have been missed is not known.
 """
+HIGHEST = (
+    "Highest speed that was measured, the draft alone left out; the next ones may differ from it by chance only:\n"
+)
 NOT_MEASURED, NOT_REPORTED = "–", "n/a"
 
 
@@ -123,7 +129,9 @@ def missing_text(table: pd.DataFrame, options: Mapping[str, str]) -> str:
         f"Not measured yet: `texts` is lacking where a setting has fewer than {options['n']}, `speed` where one of the columns at "
         f"{levels} users is empty. A row is measured by\n\n"
         f"    python scripts/real_engines.py target=… draft=… data=humaneval.jsonl n={options['n']} engines=ENGINE parts=PART "
-        "threads=THREADS\n"
+        "threads=THREADS\n\n"
+        "with binary=FILE for llamacpp and llamacpp-amx, which are two builds of llama-server, and with python=FILE and folders as "
+        "target= and draft= for vllm.\n"
     )
     rows = list(missing_rows(table, options))
     return "\n".join([about, markdown(("engine", "part", "settings", "threads"), rows, num_left=3)]) if rows else ""
@@ -188,5 +196,5 @@ def page(table: pd.DataFrame, options: Mapping[str, str]) -> str:
     parts = [INTRODUCTION, markdown(HEAD, [cells_of(row) for row in rows], num_left=3)]
     parts += [EARLIER_AUDIT] if any(map(is_of_earlier_audit, rows)) else []
     best: Sequence[str] = list(fastest(table))
-    parts += ["Fastest, the draft alone left out:\n", "\n".join(best) + "\n"] if best else []
+    parts += [HIGHEST, "\n".join(best) + "\n"] if best else []
     return "\n".join([*parts, missing_text(table, options)])

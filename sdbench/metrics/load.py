@@ -36,7 +36,7 @@ def load_table(loads: pd.DataFrame, *, level: float = 0.95) -> pd.DataFrame:
             alone = users_of(base).groupby("example", sort=True)[["decoded_tokens", "decode_s"]].sum()
             pairs = sums.join(alone.add_suffix("_base"), how="inner").to_numpy(np.float64)
             row |= spread("speedup_user", rates_interval(pairs, (1, -1, -1, 1), level=level))
-            row["speedup_all"] = in_all(current) / in_all(base)
+            row["speedup_all"] = in_all(current) / (in_all(base) or NAN)  # it is 0 if the target's texts have no token
         rows.append({**row, "tokens_per_s_all": in_all(current), "overhead": overhead(current)})
     return pd.DataFrame(rows, columns=COLUMNS)
 
@@ -49,7 +49,7 @@ def users_of(part: pd.DataFrame) -> pd.DataFrame:
 def in_all(part: pd.DataFrame) -> float:
     """Return tokens per second of all users while all of them were busy, over the undisturbed repeats; NaN without one."""
     blocks = part.groupby("repeat").agg(tokens=("held_tokens", "sum"), seconds=("held_s", "first")).dropna()
-    return float(blocks["tokens"].sum() / blocks["seconds"].sum()) if len(blocks) else NAN
+    return float(blocks["tokens"].sum()) / (float(blocks["seconds"].sum()) or NAN)
 
 
 def overhead(part: pd.DataFrame) -> float:

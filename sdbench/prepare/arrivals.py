@@ -125,8 +125,9 @@ def read_trace(file: str) -> tuple[float, ...]:
     """Read arrival times in seconds from a file: one number per line, or a JSON object with `arrival_s`. The first becomes 0."""
     try:
         lines = Path(file).expanduser().read_text().splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is not text"
+    except (OSError, UnicodeDecodeError, RuntimeError) as error:
+        no_text = "it is not text" if isinstance(error, UnicodeDecodeError) else str(error)  # ~NAME of no user
+        reason = getattr(error, "strerror", None) or no_text
         raise ConfigError(f"timing.trace={show(file)} cannot be read: {reason}") from None
     numbered = [(number, _time_of(file, number, line)) for number, line in enumerate(lines, 1) if line.strip()]
     for (_, earlier), (number, later) in pairwise(numbered):

@@ -27,6 +27,8 @@ class Answer:
     started_at: float
     num_asked: int = 1  # how often the request was sent
     omitted: tuple[int, ...] = ()  # positions of tokens that the stream counts but whose ids it does not send
+    ended_s: float = NAN  # when it ended, which without tokens is all that is known of its time
+    is_counted: bool = False  # whether the server reports its number of tokens
 
     @property
     def num_tokens(self) -> int:
@@ -45,8 +47,8 @@ class Answer:
         known = tuple(token for position, token in enumerate(ids) if position not in self.omitted)
         if len(ids) != self.num_tokens or known != self.ids:
             raise UnansweredError(
-                "its stream omits token ids, and the repeated request gave a different text; with one request at a time "
-                "(engine.slots=1, or batch_size=1 for a server that runs already) both texts are the same"
+                "its stream omits token ids, and the repeated request gave a different text, as when the server also decodes "
+                "other requests"
             )
         return replace(self, ids=tuple(ids), omitted=())
 
@@ -72,26 +74,31 @@ class AnswerReader:
         self.last: Mapping[str, Any] = {}
         self._facts: dict[str, Any] = {}
 
-    def take(self, event: str) -> None:
-        """Read the data of one server-sent event."""
-        if event == "[DONE]":
+    def take(self, event: bytes) -> None:
+        """Read the data of one server-sent event; raise UnansweredError if it is none that a server sends."""
+        if event == b"[DONE]":
             self.is_whole = True
             return
         try:
             chunk = json.loads(event)
         except ValueError as error:
             raise UnansweredError("a chunk of its answer is not JSON") from error
+        if not isinstance(chunk, Mapping):
+            raise UnansweredError("a chunk of its answer is no JSON object")
         self.last, dialect = chunk, self.dialect
         facts = {
             **{name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS},
             "steps": all_of(chunk, dialect.steps, STEPS),
             "totals": all_of(chunk, dialect.totals, TOTALS),
             "mean": at(chunk, dialect.tokens_per_step),
-            "usage": at(chunk, "usage.completion_tokens"),
+            "tokens": at(chunk, dialect.sums.get("tokens") or "usage.completion_tokens"),
         }
         self._facts |= {name: value for name, value in facts.items() if value is not None}
         sums = None if dialect.sums.get("tokens") is None else [at(chunk, dialect.sums.get(name)) or 0 for name in SUMS]
-        for choice in at(chunk, dialect.choices) or () if dialect.choices is not None else [chunk]:
+        choices = [chunk] if dialect.choices is None else at(chunk, dialect.choices) or []
+        if not isinstance(choices, list):
+            raise UnansweredError(f"{dialect.choices} of its answer is no list")
+        for choice in choices:
             self._choice(choice, None if sums is None else sums[0])
         if sums is not None:
             self.sums.append((sums[0], sums[1], sums[2]))
@@ -103,6 +110,8 @@ class AnswerReader:
         new, text = at(choice, dialect.ids), at(choice, dialect.text)
         if new is None and text:
             raise EngineError(f"the server sends no token ids: its answers have no field {dialect.ids}")
+        if not isinstance(new, list | None):
+            raise UnansweredError(f"{dialect.ids} of its answer is no list")
         new = list(new or ())[len(self.ids) :] if dialect.is_cumulative else list(new or ())
         if count is not None:
             new = [None] * (count - len(self.ids) - len(new)) + new
@@ -117,13 +126,13 @@ class AnswerReader:
         when, size = self.chunks[-1]
         self.chunks[-1] = when, size - (len(self.ids) - count)
         self.ids, self.finish = self.ids[:count], self.dialect.stops[0]
-        self._facts.pop("usage", None)
+        self._facts.pop("tokens", None)
         return self.answer()
 
     def answer(self) -> Answer:
-        """Return the complete answer; raise UnansweredError if tokens are missing."""
-        if self._facts.get("usage", len(self.ids)) != len(self.ids):
-            raise UnansweredError(f"it reports {self._facts['usage']} tokens but sent {len(self.ids)}")
+        """Return the complete answer; raise UnansweredError if tokens are missing or came twice."""
+        if self._facts.get("tokens", len(self.ids)) != len(self.ids):
+            raise UnansweredError(f"it reports {self._facts['tokens']} tokens but sent {len(self.ids)}")
         server_s = {name: float(self._facts.get(name, NAN)) / 1000 for name in SECONDS}
         return Answer(
             ids=tuple(token for token in self.ids if token is not None),
@@ -135,6 +144,8 @@ class AnswerReader:
             server_s=server_s,
             started_at=self.started_at,
             omitted=tuple(position for position, token in enumerate(self.ids) if token is None),
+            ended_s=time.perf_counter() - self._begin,
+            is_counted="tokens" in self._facts,
         )
 
     def _totals(self) -> dict[str, float] | None:

@@ -4,11 +4,11 @@ import asyncio
 import json
 import random
 import warnings
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
 import aiohttp
 
@@ -21,6 +21,7 @@ FORBIDDEN = (401, 403)
 LIMITS = ("length", "limit")  # finish reasons of a text that reached the server's limit of tokens
 CONNECT_S = 10.0
 LONGEST_WAIT_S = 60.0  # before a retry, unless the server asks for more
+T = TypeVar("T")
 IsOver = Callable[[Sequence[Any]], bool]  # whether the last of these ids ends the text
 
 
@@ -46,10 +47,9 @@ class Client:
     _session: aiohttp.ClientSession | None = None
 
     async def open(self) -> None:
-        times = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=self.patience.silence_s)
         connector = aiohttp.TCPConnector(limit=0, force_close=not self.dialect.keeps_connections)
         headers = {name: str(value) for name, value in self.headers.items() if value is not None}
-        self._session = aiohttp.ClientSession(timeout=times, connector=connector, headers=headers)
+        self._session = aiohttp.ClientSession(connector=connector, headers=headers)
 
     async def close(self) -> None:
         if self._session is not None:
@@ -57,12 +57,14 @@ class Client:
 
     @asynccontextmanager
     async def _request(
-        self, method: str, path: str, body: Mapping[str, Any] | None = None
+        self, method: str, path: str, body: Mapping[str, Any] | None = None, *, longer_s: float = 0.0
     ) -> AsyncIterator[aiohttp.ClientResponse]:
-        """Yield a response; raise UnansweredError if the connection fails."""
+        """Yield a response; raise UnansweredError if the connection fails. `longer_s` is added to the longest silence."""
         assert self._session is not None, "open() comes before any request"
+        silence_s = self.patience.silence_s + longer_s
+        times = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S, sock_read=silence_s)
         try:
-            async with self._session.request(method, self.url + path, json=body) as response:
+            async with self._session.request(method, self.url + path, json=body, timeout=times) as response:
                 yield response
         except (aiohttp.ClientError, TimeoutError) as error:
             raise UnansweredError(" ".join(str(error).split())[:200] or type(error).__name__) from error
@@ -75,8 +77,11 @@ class Client:
             return await _page(response)
 
     async def models(self) -> list[Mapping[str, Any]]:
-        """Return the server's list of models, empty if it has none; raise EngineError on HTTP 401 or 403."""
+        """Return the server's list of models, empty if it has none. Raise EngineError on HTTP 401 or 403, and UnansweredError if
+        the server is busy or still starts.
+        """
         async with self._request("GET", "/v1/models") as response:
+            _refuse_busy(response)
             await self._refuse_without_key(response)
             listing = at(await _page(response), "data") or []
         return [model for model in listing if isinstance(model, dict)]
@@ -86,14 +91,14 @@ class Client:
             problem = "wants a key: engine.headers.Authorization='Bearer KEY'"
             if any(name.lower() == "authorization" for name in self.headers):
                 problem = "does not accept this key, which is from engine.headers.Authorization or the shell"
-            message = _message(await response.text())
+            message = await _message_of(response)
             raise EngineError(f"the server at {self.url} {problem} (HTTP {response.status}: {message})")
 
     async def refuses(self, body: Mapping[str, Any]) -> bool:
         """Return whether the server answers a request with HTTP 400."""
         async with self._request("POST", self.dialect.completions, body) as response:
             if response.status not in (200, 400):
-                raise UnansweredError(f"HTTP {response.status}: {_message(await response.text())}")
+                raise UnansweredError(f"HTTP {response.status}: {await _message_of(response)}")
             return response.status == 400
 
     async def counters(self) -> dict[str, float] | None:
@@ -102,7 +107,8 @@ class Client:
             return None
         try:
             async with self._request("GET", self.dialect.counters_at) as response:
-                return counters_of(await response.text(), self.dialect.counters) if response.status == 200 else None
+                page = await response.text(errors="replace")
+                return counters_of(page, self.dialect.counters) if response.status == 200 else None
         except UnansweredError as error:
             raise EngineError(f"the counters of the server at {self.url} cannot be read ({error})") from error
 
@@ -111,16 +117,19 @@ class Client:
 
         Incomplete answers are dropped, so no text is counted twice. The server's own `counters` include them.
         """
+        answer, num_asked = await self.persist(lambda: self.attempt(body, is_over, fills=fills))
+        return replace(answer, num_asked=num_asked)
+
+    async def persist(self, ask: Callable[[], Awaitable[T]]) -> tuple[T, int]:
+        """Ask until there is an answer; return it and how often was asked. Raise EngineError after the last retry."""
         reason = ""
         for attempt in range(self.patience.retries + 1):
             try:
-                answer = await self.attempt(body, is_over, fills=fills)
+                return await ask(), attempt + 1
             except UnansweredError as fault:
                 reason = str(fault)
                 if attempt < self.patience.retries:
                     await asyncio.sleep(self._wait_s(attempt, fault.wait_s))
-                continue
-            return replace(answer, num_asked=attempt + 1)
         tries = "1 try" if not self.patience.retries else f"{self.patience.retries + 1} tries"
         raise EngineError(
             f"the server at {self.url} did not answer a request in {tries}; the last failure: {reason}. Finished texts are "
@@ -147,11 +156,10 @@ class Client:
         """
         reader = AnswerReader(self.dialect)
         async with self._request("POST", self.dialect.completions, body) as response:
-            if response.status in BUSY:
-                raise UnansweredError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After")))
+            _refuse_busy(response)
             await self._refuse_without_key(response)
             if response.status != 200:
-                message = _message(await response.text())
+                message = await _message_of(response)
                 raise EngineError(f"the server at {self.url} refuses a request with HTTP {response.status}: {message}")
             async for event in _events(response.content):
                 num_before = len(reader.ids)
@@ -170,9 +178,9 @@ class Client:
 
     def _refuse_cut(self, answer: Answer, reason: str | None, most: int) -> None:
         """Raise if the server ended a text before its end and before `most` tokens: EngineError if the server has a lower limit,
-        UnansweredError if it gave up the request. If it reports no reason, nothing is checked.
+        UnansweredError if it gave up the request. Without a reason the server's own number of tokens says that a text is whole.
         """
-        if answer.is_stopped or reason is None or answer.num_tokens >= most:
+        if answer.is_stopped or answer.num_tokens >= most or (reason is None and answer.is_counted):
             return
         if reason in LIMITS:
             raise EngineError(
@@ -186,13 +194,15 @@ class Client:
 
     async def fill(self, body: Mapping[str, Any], answer: Answer) -> Answer:
         """Return an answer with the ids that its stream omitted. They come from the same request without streaming, which is
-        additional load for the server. Raise UnansweredError if that fails or gives a different text.
+        additional load for the server and sends nothing until the text is complete. Raise UnansweredError if that fails or gives
+        a different text.
 
         If a character takes several tokens, llama.cpp's stream contains only the id of the last one.
         """
         if not answer.omitted:
             return answer
-        async with self._request("POST", self.dialect.completions, {**body, "stream": False}) as response:
+        whole, took_s = {**body, "stream": False}, answer.chunks[-1][0]
+        async with self._request("POST", self.dialect.completions, whole, longer_s=took_s) as response:
             if response.status != 200:
                 raise UnansweredError(f"HTTP {response.status}")
             try:
@@ -210,16 +220,21 @@ async def _page(response: aiohttp.ClientResponse) -> Any:
         return None
 
 
-async def _events(content: aiohttp.StreamReader) -> AsyncIterator[str]:
+def _refuse_busy(response: aiohttp.ClientResponse) -> None:
+    if response.status in BUSY:
+        raise UnansweredError(f"HTTP {response.status}", _seconds(response.headers.get("Retry-After")))
+
+
+async def _events(content: aiohttp.StreamReader) -> AsyncIterator[bytes]:
     """Yield the data of server-sent events, of any length: the first event can contain all ids of the prompt."""
     left = b""
     async for piece in content.iter_any():
         *lines, left = (left + piece).split(b"\n")
         for line in lines:
             if line.startswith(b"data:"):
-                yield line[5:].strip().decode()
+                yield line[5:].strip()
     if left.startswith(b"data:"):  # the last line may end without a newline
-        yield left[5:].strip().decode()
+        yield left[5:].strip()
 
 
 def _seconds(header: str | None) -> float | None:
@@ -229,6 +244,10 @@ def _seconds(header: str | None) -> float | None:
     except ValueError:
         return None
     return max(0.0, seconds) if isfinite(seconds) else None
+
+
+async def _message_of(response: aiohttp.ClientResponse) -> str:
+    return _message(await response.text(errors="replace"))
 
 
 def _message(text: str) -> str:

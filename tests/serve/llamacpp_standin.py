@@ -74,6 +74,8 @@ class LlamaCppStandIn(StandIn):
             chunk = {"index": 0, "content": content, "tokens": [token], "stop": False, "id_slot": 0}
             counts = {"tokens_predicted": count, "tokens_evaluated": len(body["prompt"])}
             await _send(response, {**chunk, **counts, "timings": timings(count, drafts)})
+            if fault == "twice" and count == 4:
+                await _send(response, {**chunk, **counts, "timings": timings(count, drafts)})
         await _send(response, self._last(text, body, tokens=[]))
         await response.write_eof()
         self.served += 1
@@ -131,6 +133,8 @@ def main(words: list[str]) -> None:
         start_child(Path(child))
     server = LlamaCppStandIn(maker, tokenizer, given.model, given.host, given.port)
     server.slots = given.parallel
+    if died := os.environ.get("STANDIN_DIES_AFTER"):
+        server.faults = [""] * int(died) + ["die"]
     server.context = given.ctx_size and given.ctx_size // given.parallel
     server.api_key = os.environ.get("LLAMA_API_KEY", "").partition(",")[0] or None
     web.run_app(server.app(), host=given.host, port=given.port, print=lambda *_: None)

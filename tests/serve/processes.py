@@ -1,6 +1,7 @@
 """Processes of a test: whether they run, what they noted, and an interpreter that has a package vllm."""
 
 import shutil
+import socket
 import sys
 import time
 from pathlib import Path
@@ -14,6 +15,12 @@ def is_alive(pid: int) -> bool:
         return path.read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
         return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
 
 
 def gone(pids: list[int], within_s: float = 60) -> bool:

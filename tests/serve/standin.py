@@ -32,6 +32,13 @@ class Text:
     has_stop: bool = False  # whether a stop string of the request ended it
 
 
+BROKEN = {  # sent after the second step
+    "ended": b"data: [DONE]\n\n",
+    "bytes": b'data: {"choices": [{"text": "\xff", "token_ids": [5]}]}\n\n',
+    "number": b"data: 5\n\n",
+    "list": b'data: {"choices": 5}\n\n',
+    "scalar": b'data: {"choices": [{"token_ids": 5}]}\n\n',
+}
 Maker = Callable[[dict[str, Any]], Text]
 
 
@@ -115,6 +122,7 @@ class StandIn:
     faults: list[str] = field(default_factory=list)
     seen: list[dict[str, Any]] = field(default_factory=list)
     is_gone: bool = False  # a gateway answers for it, with 502 to everything
+    num_refused: int = 0  # requests of any kind that are answered with 429 from now on
     step_s: float = 0.0
     served: int = 0
     under_way: int = 0
@@ -162,6 +170,9 @@ class StandIn:
 
     @web.middleware
     async def _gateway(self, request: web.Request, handler: Any) -> web.StreamResponse:
+        if self.num_refused:
+            self.num_refused -= 1
+            return web.Response(status=429)
         return web.Response(status=502, text="Bad Gateway") if self.is_gone else await handler(request)
 
     def routes(self) -> list[web.RouteDef]:
@@ -228,6 +239,11 @@ class StandIn:
     async def _answered(self, request: web.Request, body: dict[str, Any], fault: str) -> web.StreamResponse:
         if fault in ("429", "503"):
             return web.json_response({"error": {"message": "busy"}}, status=int(fault), headers={"Retry-After": "0.2"})
+        if fault == "crowded":
+            self.num_refused = 3
+            return web.Response(status=429)
+        if fault == "latin":
+            return web.Response(status=500, body="Zugriff für alle gesperrt".encode("latin-1"))
         if fault in ("400", "500"):
             return web.json_response({"error": {"message": "w must be in [0, 1]"}}, status=int(fault))
         if fault == "gone":
@@ -297,6 +313,9 @@ class StandIn:
             ended = fault if is_last and fault in ("abort", "length") else ended
             choice = {"index": 0, "text": self._text(new, fault), "finish_reason": ended}
             await _send(response, {"choices": [choice | ({"token_ids": new} if self.has_ids else {})]})
+            if number == 1 and fault in BROKEN:
+                await response.write(BROKEN[fault])
+                return
             if fault in ("truncate", "cut") and number == 1:
                 if fault == "cut":  # in the middle of a line
                     await response.write(b'data: {"choices": [{"tok')

@@ -5,7 +5,7 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
-from standin import StandIn, hashed
+from standin import BROKEN, StandIn, hashed
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from sdbench.config import config_dir
@@ -79,7 +79,7 @@ def test_an_answer_has_ids_steps_times_and_its_own_text(started, byte_pieces):
     assert server.seen == [BODY]
 
 
-@pytest.mark.parametrize("fault", ["drop", "429", "503", "truncate", "cut", "abort", "slow"])
+@pytest.mark.parametrize("fault", ["drop", "429", "503", "truncate", "cut", "abort", "slow", *BROKEN])
 def test_a_fault_is_survived_and_the_answer_is_the_undisturbed_one(fault, started):
     server, client, pump = started()
     usual = ask(pump, client)
@@ -99,6 +99,13 @@ def test_a_text_that_the_server_cuts_at_a_limit_of_its_own_is_refused_in_one_sen
     assert "\n" not in str(told.value)
     assert len(server.seen) == 1, "it would cut the same text again"
     assert len(ask(pump, client, max_tokens=2).ids) == 2
+
+
+def test_an_error_page_in_another_encoding_is_read(started):
+    server, client, pump = started()
+    server.faults = ["latin"]
+    with pytest.raises(EngineError, match="with HTTP 500: Zugriff f\ufffdr alle gesperrt"):
+        ask(pump, client)
 
 
 def test_a_header_may_be_a_number(started):
@@ -179,10 +186,10 @@ def test_a_last_event_without_a_newline_is_read():
             for piece in (b'data: {"a": 1}\n\ndata: [DO', b"NE]"):
                 yield piece
 
-    async def read_all() -> list[str]:
+    async def read_all() -> list[bytes]:
         return [event async for event in _events(Content())]  # type: ignore[arg-type]
 
-    assert asyncio.run(read_all()) == ['{"a": 1}', "[DONE]"]
+    assert asyncio.run(read_all()) == [b'{"a": 1}', b"[DONE]"]
 
 
 def test_so_many_are_under_way_and_each_user_asks_again_when_answered(started):

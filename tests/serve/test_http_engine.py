@@ -339,6 +339,35 @@ def test_what_was_timed_on_servers_that_are_gone_is_not_missed(served_words, sta
     assert len(read(tmp_path / NAME).timings) == held
 
 
+def test_what_was_timed_on_a_server_behind_a_gateway_that_is_gone_is_not_missed(served_words, standin, tmp_path):
+    """Its 502 gave the pass another identity."""
+    words = [word for word in served_words(tmp_path, n=4) if word != "timing=off"]
+    server = standin()
+    assert timed_at(words, server) == 0
+    held = len(read(tmp_path / NAME).timings)
+    server.is_gone = True
+    assert timed_at(words, server) == 0
+    assert len(read(tmp_path / NAME).timings) == held
+
+
+def test_a_server_that_still_starts_is_not_one_at_another_address(served_words, standin, tmp_path, capsys):
+    server = standin(is_gone=True)
+    assert main([*served_words(tmp_path), *engine_words(server)]) == 2
+    assert f"the server at {server.url} did not answer sdbench's first requests: HTTP 502" in capsys.readouterr().err
+
+
+def test_empty_answers_of_the_target_leave_speeds_empty(served_words, standin, tmp_path):
+    """Every report ended with a ZeroDivisionError."""
+    words = [word for word in served_words(tmp_path, n=2) if word != "timing=off"]
+    server, target = standin(), standin(lambda body: Text([]))
+    given = [f"engine.urls.target={target.url}", "timing.examples=2", "timing.repeats=1", "engine.concurrency=[1,2]"]
+    assert main([*words, *engine_words(server), *given]) == 0
+    loads = read(tmp_path / NAME).loads.query("verifier == 'target'")
+    assert loads["held_tokens"].eq(0).all()
+    assert loads["held_s"].gt(0).all(), "an answer without a token took time, too"
+    assert load_table(read(tmp_path / NAME).loads)["speedup_all"].isna().all()
+
+
 def test_a_lenient_server_without_a_lossless_one_has_a_table_and_no_recommendation(
     served_words, standin, tmp_path, capsys
 ):

@@ -2,8 +2,10 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 from aiohttp import web
 from llamacpp_standin import PROMPT_MS, TOKEN_MS, LlamaCppStandIn
-from processes import gone, noted
+from processes import free_port, gone, noted
 from standin import Text, decoded
 
 from sdbench.cli import main
@@ -147,6 +149,80 @@ def test_a_server_that_writes_another_text_when_asked_again_is_no_answer(served_
     server = llamacpp(lambda body: Text([5 + next(count) % 7] * 8, [3, 2], [3, 3]), left_out=(2,))
     assert main([*served_words(tmp_path), *engine_words(server), "engine.retries=1"]) == 2
     assert "omits token ids, and the repeated request gave a different text" in capsys.readouterr().err
+
+
+def test_a_text_whose_repetition_differs_among_other_requests_is_sent_again_alone(served_words, llamacpp, tmp_path):
+    """Rounding differed with the requests that were decoded together, each time, and the run ended."""
+    server = llamacpp(slots=4, left_out=(2,))
+    usual, repeated = server.maker, {}
+
+    def rounded(body) -> Text:
+        text = usual(body)
+        if body["stream"] or body["max_tokens"] != 24:  # a stream, or the first look
+            return Text([5, *text.ids[1:]], text.accepted, text.drafted)
+        under_way = repeated.setdefault(tuple(body["prompt"]), [])
+        under_way.append(server.under_way)
+        return Text([6 if len(under_way) == 1 else 5, *text.ids[1:]], text.accepted, text.drafted)
+
+    server.maker = rounded
+    assert main([*served_words(tmp_path, n=8), *engine_words(server), "engine.retries=0"]) == 0
+    assert len(texts(tmp_path / NAME)) == len(repeated) == 8
+    assert [again for _, again in repeated.values()] == [1] * 8, "nobody else is answered meanwhile"
+
+
+def test_a_chunk_that_comes_twice_adds_no_token_to_a_text(served_words, llamacpp, tmp_path):
+    whole, twice = llamacpp(), llamacpp()
+    twice.faults = ["", "twice"]
+    for name, server in (("whole", whole), ("twice", twice)):
+        assert main([*served_words(tmp_path / name), *engine_words(server)]) == 0
+    assert texts(tmp_path / "whole" / NAME) == texts(tmp_path / "twice" / NAME)
+    assert len(twice.seen) == len(whole.seen) + 1
+
+
+def test_a_text_that_is_refused_is_not_in_the_pooled_acceptance(served_words, llamacpp, tmp_path):
+    """The same command decoded it again, and it was counted twice."""
+    server, refused = llamacpp(), iter([False, False, True])
+    usual = server.maker
+
+    def made(body) -> Text:
+        text = usual(body)
+        is_refused = body["max_tokens"] == 24 and next(refused, False)
+        return Text([10**6] * 24, text.accepted, text.drafted) if is_refused else text
+
+    usual_text = server._text
+    server._text = lambda ids, fault: "?" if 10**6 in ids else usual_text(ids, fault)
+    server.maker = made
+    words = [*served_words(tmp_path), *engine_words(server)]
+    assert main(words) == 1
+    assert main(words) == 0
+    results = read(tmp_path / NAME)
+    assert results.pooled["texts"].sum() == len(results.generations) == 3
+
+
+def test_another_server_at_the_port_of_one_that_died_is_not_taken_for_it(
+    llamacpp_words, llamacpp, tmp_path, monkeypatch, capsys
+):
+    """It answered the repeated requests, and its texts were recorded."""
+    port = free_port()
+    monkeypatch.setenv("STANDIN_DIES_AFTER", "2")  # one request looks at it, one text
+    words = [*llamacpp_words, "batch_size=1", f"engine.port={port}", "engine.slots=1"]
+
+    def replace() -> None:
+        is_up, end = False, time.monotonic() + 60
+        while time.monotonic() < end:
+            with socket.socket() as probe:
+                was_up, is_up = is_up, probe.connect_ex(("127.0.0.1", port)) == 0
+            if was_up and not is_up:
+                llamacpp(port=port)
+                return
+            time.sleep(0.005)
+
+    thread = threading.Thread(target=replace)
+    thread.start()
+    assert main(words) == 1
+    thread.join()
+    assert "ended with code 17; its log" in capsys.readouterr().err
+    assert len(read(tmp_path / "results" / "tiny-gsm8k-tiny").generations) == 1
 
 
 def test_users_of_a_closed_loop_do_not_ask_for_ids_that_a_stream_leaves_out(served_words, llamacpp, tmp_path, capsys):

@@ -143,6 +143,30 @@ def test_a_loop_whose_server_died_behind_a_gateway_is_sent_again(sent_at, standi
     assert read(tmp_path / NAME).open_loads["failure"].tolist() == [""] * 12
 
 
+def test_a_server_that_refused_a_crowd_is_not_taken_for_one_that_ended(sent_at, standin, tmp_path):
+    """While it refused every request with HTTP 429, the loop was not recorded, and every rerun ended likewise."""
+    server = standin()
+    server.faults = [""] * (1 + 2 + 1 + 2 + 11) + ["crowded"]  # the last request of the loop
+    assert sent_at(server, "timing.rate=400") == 0
+    assert server.num_refused == 0
+    failures = read(tmp_path / NAME).open_loads["failure"]
+    assert failures[failures != ""].tolist() == ["HTTP 429"]
+
+
+@pytest.mark.slow
+def test_panels_of_quality_against_goodput_are_of_the_newest_pass(sent_at, standin, tmp_path):
+    server = standin(context=4096)
+    assert sent_at(server, "timing.rate=[400,500]", "timing.slo={e2el: 5s}") == 0
+    server.context = 8192  # another start of it
+    assert sent_at(server, "timing.rate=500", "timing.slo={e2el: 5s}") == 0
+    results = read(tmp_path / NAME)
+    assert results.open_loads["pass_id"].nunique() == 2
+    (sweep,) = sweeps_of([results], [summarise(results)])
+    figure = goodput(sweep)
+    assert figure is not None
+    assert len(figure.axes) == 1
+
+
 @pytest.mark.slow
 def test_a_trace_is_sent_and_drawn_beside_a_rate(sent_at, standin, tmp_path):
     (tmp_path / "trace").write_text("".join(json.dumps({"arrival_s": 5 + i / 500}) + "\n" for i in range(14)))

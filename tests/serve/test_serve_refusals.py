@@ -5,6 +5,7 @@ import socket
 from pathlib import Path
 
 import pytest
+from processes import free_port
 from standin import Text
 
 from sdbench.cli import main
@@ -26,12 +27,6 @@ def refused(served_words, tmp_path, capsys):
         return sentences[0]
 
     return run
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def test_no_server_at_the_url(refused):
@@ -190,11 +185,23 @@ def test_block_verification_without_the_runner_that_has_it(word, says, refused, 
         ("engine.args.hf_token=sesame", "set HF_TOKEN in the shell"),
         ("engine.request.tensor_parallel_size=8", "engine.args.tensor_parallel_size=VALUE starts one with it"),
         ("engine.at_once=0", "engine.at_once"),
+        ("engine.host=5", "engine.host must be a text, got 5"),
+        ("engine.host=null", "engine.host must be a text"),
+        ("engine.health=null", "engine.health must be a text"),
+        ("engine.health=health", "engine.health must begin with /"),
         ("verifier.depth=3", "depth"),
     ],
 )
 def test_options_that_a_started_server_cannot_take_are_refused(word, says, refused, vllm_python):
     assert says in refused("engine=vllm", f"engine.python={vllm_python}", word)
+
+
+def test_a_key_with_a_line_break_is_refused_and_not_shown(refused, vllm_python, monkeypatch):
+    """As from a file with line ends of another system. Every server was started, and each cell failed."""
+    monkeypatch.setenv("VLLM_API_KEY", "sesame\r")
+    message = refused("engine=vllm", f"engine.python={vllm_python}")
+    assert "VLLM_API_KEY has a control character, such as a line break: remove it" in message
+    assert "sesame" not in message
 
 
 def test_one_port_is_not_enough_for_two_servers(refused, vllm_python):
@@ -225,6 +232,8 @@ SLIPS = [
     (("engine.wait_s=61",), "engine.wait_s must be a number between 0 and 60"),
     (("engine.concurrency=0",), "engine.concurrency must be a whole number"),
     (("engine.concurrency=[]",), "engine.concurrency must not be an empty list"),
+    (("engine.headers.X-User='a\r'",), "engine.headers.X-User has a control character"),
+    (("timing.trace=~nobody-here/trace",), "timing.trace=~nobody-here/trace cannot be read"),
 ]
 
 

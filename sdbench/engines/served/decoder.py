@@ -17,7 +17,7 @@ from sdbench.plan import Work, WorkItem
 from sdbench.prepare.arrivals import arrivals_of
 from sdbench.prepare.progress import warn
 from sdbench.records import PooledRecord
-from sdbench.serve.answer import Answer
+from sdbench.serve.answer import Answer, UnansweredError
 from sdbench.serve.client import Client
 from sdbench.serve.dialect import at
 from sdbench.serve.file_limit import allow_requests
@@ -137,17 +137,15 @@ class ServedDecoder:
         self, server: OpenServer, items: Sequence[WorkItem], *, is_pooled: bool
     ) -> Iterator[tuple[WorkItem, Generation]]:
         client = server.client
-
-        async def work(item: WorkItem) -> Answer:
-            return await client.complete(self.body(client, item))
-
         texts: list[Answer] = []
         before, after = self.pump.run(client.counters()) if is_pooled else None, None
         try:
             slots = at(server.facts["info"], client.dialect.slots)
-            for item, answer in self.pump.each(items, work, min(self.most, slots or self.most)):
+            for item, answer in self._answers(client, items, min(self.most, slots or self.most)):
+                self.servers.refuse_dead(client)
+                generation = self.generation(client, item, answer)
                 texts.append(answer)
-                yield item, self.generation(client, item, answer)
+                yield item, generation
             after = self.pump.run(client.counters()) if is_pooled else None
         finally:  # if the block is interrupted, the counts of its finished texts are recorded too
             cell = items[0].cell
@@ -155,6 +153,30 @@ class ServedDecoder:
                 self.store.append([record])
         if is_pooled and server.tells_steps and any(text.steps is None for text in texts):
             self._warn_of_lost_steps(client, is_counted=after is not None)
+
+    def _answers(self, client: Client, items: Sequence[WorkItem], most: int) -> Iterator[tuple[WorkItem, Answer]]:
+        """Yield the answers with all their ids. Among other requests the repetition of one whose stream omitted ids may be rounded
+        differently and give another text; it is then sent again at the end, alone.
+        """
+
+        async def work(item: WorkItem) -> Answer:
+            body = self.body(client, item)
+            answer = await client.complete(body, fills=False)
+            try:
+                return await client.fill(body, answer)
+            except UnansweredError:
+                return answer
+
+        async def work_alone(item: WorkItem) -> Answer:
+            return await client.complete(self.body(client, item))
+
+        left = []
+        for item, answer in self.pump.each(items, work, most):
+            if answer.omitted:
+                left.append(item)
+            else:
+                yield item, answer
+        yield from self.pump.each(left, work_alone, 1)
 
     def _warn_of_lost_steps(self, client: Client, *, is_counted: bool) -> None:
         if client.dialect.sums:

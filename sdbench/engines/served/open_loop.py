@@ -149,11 +149,12 @@ def _refuse_dead_server(decoder: ServedDecoder, client: Client, sent: list[SentR
     if not failures:
         return
     problem = "answered no request of the open loop" if len(failures) == len(sent) else ""
-    try:
-        if not decoder.pump.run(client.models()):  # a gateway may answer for a server that has ended
+    has_died = decoder.servers.death_of(client) is not None
+    try:  # a gateway may answer for a server that has ended, and a server that was too busy answers later
+        if not has_died and not decoder.pump.run(client.persist(client.models))[0]:
             problem = "no longer lists its models at /v1/models"
-    except UnansweredError as fault:
-        problem = f"no longer answers ({fault})"
-    if problem or decoder.servers.death_of(client) is not None:
+    except EngineError:
+        problem = "no longer lists its models at /v1/models"
+    if problem or has_died:
         error = EngineError(f"the server at {client.url} {problem}; the last failure: {failures[-1]}")
         raise decoder.servers.explain(client, error)

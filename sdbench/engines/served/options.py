@@ -69,6 +69,11 @@ class Http:
     def __post_init__(self) -> None:
         for name in self.mappings:
             options(f"engine.{name}", getattr(self, name))
+        for name, value in self.headers.items():
+            if not f"{name}{value}".isprintable():
+                raise ConfigError(
+                    f"engine.headers.{show(name)} has a control character, such as a line break: remove it"
+                )
         if isinstance(self.dialect, str):
             self.dialect_name = self.dialect
             self.dialect, self.rules = named_dialect(self.dialect)

@@ -89,6 +89,12 @@ class Servers:
         processes = (server.process for server in self._open.values() if server.client is client)
         return next((process.death(within_s=DYING_S) for process in processes if process is not None), None)
 
+    def refuse_dead(self, client: Client) -> None:
+        """Raise EngineError if the server of a client was started here and has ended, because another may answer at its port."""
+        processes = (server.process for server in self._open.values() if server.client is client)
+        if any(process is not None and process.death() is not None for process in processes):
+            raise self.explain(client, EngineError(f"the server at {client.url} has ended"))
+
     def explain(self, client: Client, error: EngineError) -> EngineError:
         """Return the same error, or how the server ended if it was started here and has ended."""
         death = self.death_of(client)

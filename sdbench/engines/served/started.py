@@ -48,6 +48,8 @@ class StartedServers(Http, ABC):
     def __post_init__(self) -> None:
         super().__post_init__()
         key = self.api_key()
+        if key and not key.isprintable():
+            raise ConfigError(f"{self.secret['api_key']} has a control character, such as a line break: remove it")
         if key and not any(name.lower() == "authorization" for name in self.headers):
             # A new mapping, because the one of the options is recorded.
             self.headers = {**self.headers, "Authorization": f"Bearer {key}"}
@@ -78,6 +80,9 @@ class StartedServers(Http, ABC):
 
     def _check_servers(self) -> None:
         name = self.module
+        string("engine.host", self.host)
+        if not string("engine.health", self.health).startswith("/"):
+            raise ConfigError(f"engine.health must begin with /, as /health, got {show(self.health)}")
         if self.url is not None or self.urls:
             raise ConfigError(f"engine.url is an option of engine=http: engine={name} starts its servers itself")
         integer("engine.at_once", self.at_once, 1, 1024)

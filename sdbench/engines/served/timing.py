@@ -86,7 +86,7 @@ class TimedRequest:
 
     @property
     def end(self) -> float:
-        return self.begin + (self.answer.chunks[-1][0] if self.answer.chunks else 0.0)
+        return self.begin + (self.answer.chunks[-1][0] if self.answer.chunks else self.answer.ended_s)
 
     @property
     def first_tokens(self) -> int:
@@ -221,6 +221,7 @@ def closed_loop(decoder: ServedDecoder, cell: str, asks: Sequence[Ask], concurre
         again = [ask for ask, (_, answer) in answers if answer.num_asked > 1]
         answers = [pair for pair in answers if pair[0] not in again] + list(decoder.pump.each(again, work, SINGLE))
         filled = list(decoder.pump.each(sorted(answers, key=lambda pair: pair[0]), fill, SINGLE))
+        decoder.servers.refuse_dead(client)
     except EngineError as error:
         raise decoder.servers.explain(client, error) from error
     done = []

@@ -66,5 +66,11 @@ def goodput(sweep: Sweep) -> Figure | None:
     if not sweep.slo:
         return None
     return level_panels(
-        sweep, sweep.open_load, "rate", "goodput", "{:g} requests/s", "goodput (requests/s)", unit="requests"
+        sweep,
+        of_newest_pass(sweep.open_load),
+        "rate",
+        "goodput",
+        "{:g} requests/s",
+        "goodput (requests/s)",
+        unit="requests",
     )
