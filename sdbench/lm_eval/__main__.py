@@ -5,6 +5,7 @@ from importlib import import_module
 
 from sdbench.config import ConfigError
 from sdbench.config.checks import require_lm_eval
+from sdbench.hub import HubError
 from sdbench.subcommand import Exit
 
 MODEL = "sdbench.lm_eval.model:SpeculativeLM"
@@ -27,7 +28,7 @@ def main() -> None:
     """Pass all arguments to the harness; report a mistake in `--model_args` as one sentence with exit code 2."""
     try:
         evaluate()
-    except ConfigError as error:
+    except (ConfigError, HubError) as error:
         print(f"sdbench.lm_eval: {error}", file=sys.stderr)
         sys.exit(Exit.BAD_CONFIG)
 

@@ -13,22 +13,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from jinja2 import TemplateError
 from lm_eval.api.model import TemplateLM  # pyright: ignore[reportMissingImports] - the extra lm-eval
 
-from sdbench.config import ConfigError, nearest, show
 from sdbench.engine import generate
 from sdbench.engines.native.decode import engine_of, rows_that_fit, rows_to_score
 from sdbench.engines.stops import stopper
-from sdbench.errors import first_line
 from sdbench.files import digest_of_data
+from sdbench.lm_eval.chat import template_name_of, text_of
 from sdbench.lm_eval.kept import KeptAnswers, claim
 from sdbench.lm_eval.likelihoods import cut_texts, log_likelihoods, refuse_empty, windows_of
 from sdbench.lm_eval.measures import counts_of, measures_of
 from sdbench.lm_eval.options import TORCH_SEED, AnswerOptions, refuse_run, run_of, warn_of_unused
 from sdbench.lm_eval.prompts import PromptGroup, group_prompts
 from sdbench.prepare import pair as pairs
-from sdbench.prepare.cells import checkpoints_of, decoding_of, law_of
+from sdbench.prepare.cells import TOP_P, checkpoints_of, decoding_of, law_of
 from sdbench.prepare.heads import with_labels
 from sdbench.prepare.pair_info import PairInfo
 from sdbench.prepare.progress import warn
@@ -131,32 +129,14 @@ class SpeculativeLM(TemplateLM):
         """Return the text of the chat template for the results file. If there are several, `chat_template` names one."""
         if not chat_template:
             return None
-        templates, owner = self.tokenizer.chat_template, f"the tokenizer of {self.run.model.target}"
-        if templates is None:
-            raise ConfigError(f"--apply_chat_template needs a chat template, and {owner} has none: remove the option")
-        names = list(templates) if isinstance(templates, dict) else []
-        if isinstance(chat_template, str) and chat_template not in names:
-            raise ConfigError(f"{owner} has no chat template {show(chat_template)} {nearest(chat_template, names)}")
-        self._template = chat_template if isinstance(chat_template, str) else None
+        self._template = template_name_of(self.tokenizer, chat_template, self.run.model.target)
         return str(self.tokenizer.get_chat_template(self._template))
 
     def apply_chat_template(self, chat_history: list[dict[str, str]], add_generation_prompt: bool = True) -> str:
-        """Return the text of a conversation. System turns that the template refuses are left out, as by the harness's `hf`."""
+        """Return the text of a conversation."""
         options = {"add_generation_prompt": add_generation_prompt, "continue_final_message": not add_generation_prompt}
         options |= {"chat_template": self._template, **self.run.model.chat_options}
-        try:
-            return str(self.tokenizer.apply_chat_template(chat_history, tokenize=False, **options))
-        except TemplateError as error:
-            without = [turn for turn in chat_history if turn["role"] != "system"]
-            if len(without) == len(chat_history):
-                raise ConfigError(
-                    f"the chat template of {self.run.model.target} refuses a prompt ({first_line(error)}): "
-                    "remove --apply_chat_template"
-                ) from None
-            warn(
-                f"the chat template of {self.run.model.target} takes no system turn ({first_line(error)}): it is left out"
-            )
-            return self.apply_chat_template(without, add_generation_prompt)
+        return text_of(self.tokenizer, chat_history, options, self.run.model.target)
 
     def tok_encode(self, string: str, add_special_tokens: bool | None = None, **_: Any) -> list[int]:
         """Return the ids of a text. No BOS token is added to a text that already begins with one, as chat templates write it."""
@@ -203,9 +183,10 @@ class SpeculativeLM(TemplateLM):
     def _answer(self, group: PromptGroup) -> list[str]:
         """Return the answers to the prompts of a group."""
         options, prompts, tokenizer = group.options, group.prompts, self.pair_info.tokenizer_key
+        identity = self.identity if options.top_p in (None, 1) else [self.identity, TOP_P]
         added = self._ends(options)[len(self.pair_info.stop_ids["target"]) :]
         keys = [
-            digest_of_data([self.identity, tokenizer, each.task, asdict(options), each.number, each.ids, *added])
+            digest_of_data([identity, tokenizer, each.task, asdict(options), each.number, each.ids, *added])
             for each in prompts
         ]
         answers: dict[str, dict[str, Any]] = {}

@@ -77,7 +77,10 @@ class AnswerOptions:
     @classmethod
     def of(cls, task: str, given: Mapping[str, Any], limit: int) -> AnswerOptions:
         """Read the `generation_kwargs` of a task; raise ConfigError for unsupported ones, or if they leave no room for a prompt."""
-        options = normalize_gen_kwargs(dict(given), LENGTH)
+        try:
+            options = normalize_gen_kwargs(dict(given), LENGTH)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"the generation options of {task} hold no number where one belongs: {error}") from None
         for name, value in options.items():
             if name not in OF_ANSWERS and value is not None and value != WITHOUT_EFFECT.get(name):
                 raise ConfigError(
@@ -85,6 +88,8 @@ class AnswerOptions:
                     f"the likeliest token; leave it out, or change it by --gen_kwargs"
                 )
         length = options["max_gen_toks"]
+        if length < 1:
+            raise ConfigError(f"max_gen_toks={length} of {task} must be at least 1")
         if length >= limit:
             raise ConfigError(
                 f"max_gen_toks={length} of {task} leaves no room for a prompt: the pair takes {limit} tokens"
@@ -98,11 +103,18 @@ class AnswerOptions:
             )
         cuts = {key: options.get(key) if is_sampled else None for key in ("top_k", "top_p")}
         cuts["top_k"] = cuts["top_k"] or None  # 0 means all tokens, as in transformers
+        if not isinstance(cuts["top_k"], int | None):
+            raise ConfigError(f"top_k={show(cuts['top_k'])} of {task} must be a whole number")
+        if not isinstance(cuts["top_p"], float | int | None):
+            raise ConfigError(f"top_p={show(cuts['top_p'])} of {task} must be a number")
         try:
             Warp(temperature, **cuts)
         except ValueError as error:
             raise ConfigError(f"{error} in the generation options of {task}") from None
-        return cls(tuple(filter(None, options["until"])), length, limit - length, temperature, **cuts)
+        until = tuple(filter(None, options["until"]))
+        if not all(isinstance(stop, str) for stop in until):
+            raise ConfigError(f"until={show(options['until'])} of {task} must be texts")
+        return cls(until, length, limit - length, temperature, **cuts)
 
     def until_stop(self, text: str) -> str:
         """Return the text before the first stop string."""

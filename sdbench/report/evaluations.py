@@ -11,7 +11,6 @@ need the samples of `--log_samples`. Not covered: means of groups, and what such
 
 import json
 import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,11 +18,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pandas as pd
 
-from sdbench.files import digest_of, read_json_lines, write_whole
+from sdbench.files import read_json_lines, write_whole
 from sdbench.metrics.columns import estimate_of, spread, spread_names
 from sdbench.metrics.markup import markdown
 from sdbench.metrics.stats import Estimate, paired_interval
 from sdbench.metrics.text import format_interval
+from sdbench.report.evaluation_facts import (
+    NAMED_BY,
+    OURS,
+    model_options_of,
+    options_of,
+    setting_of,
+    task_version_of,
+    words_of,
+)
 from sdbench.report.page import render_page
 from sdbench.report.page.tables import Table, column_of
 from sdbench.types import HARNESS_SHARES, Metric
@@ -38,19 +46,7 @@ UNPAIRED = (
 )
 SHOWN = ("quality", "difference", "acceptance", "acceptance_expected", "tokens_per_round", "bias", "n")
 ESTIMATES = SHOWN[:-1]
-# Facts that sdbench adds to the harness's results and that are not knobs. OURS are columns of the table, empty for other models.
-OURS = ["draft", "checkpoints", "numerics", "drafter_options", "seed", "chat_options"]
-FACTS = ("target", *OURS, "drafter", "verifier", "num_draft", "is_lossless", "tasks")
 PAIRED_BY = ["task", "metric", "task_version", "target", "draft", "checkpoints", "numerics", "options", "chat_options"]
-# Facts that the label of a row may include: each only if rows that agree in all facts before it differ in this one.
-NAMED_BY = [
-    *("task_version", "target", "options", "chat_options", "draft", "checkpoints", "numerics"),
-    *("setting", "drafter_options", "seed"),
-]
-SCORED_BY = ("filter_list", "metric_list", "process_results")  # options of a task that decide its scores
-# The address or the path of an object in its text form: equal options may differ in it.
-LOCATION = re.compile(r" at 0x[0-9a-f]+|(?<=<class ')/[^']*/")
-SHOT_SEED = 1234  # of the harness, if the user gives no --seed
 NONE = Estimate(math.nan, math.nan, math.nan, 0)
 
 
@@ -92,25 +88,27 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
     """Yield one row per task and metric of one results file."""
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
-        config, counts = document["config"], document["n-samples"]
-    except (ValueError, KeyError) as error:
+        config, counts, results = (dict(document[name]) for name in ("config", "n-samples", "results"))
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is not a results file of lm_eval ({type(error).__name__}: {error}): remove it"
         ) from None
     ours = config.get("sdbench") or {}
     target = ours.get("target") or document.get("model_name") or config["model"]
-    facts = {"target": target, **{name: _words_of(ours.get(name)) for name in OURS}, "setting": _setting_of(config)}
+    facts = {"target": target, **{name: words_of(ours.get(name)) for name in OURS}, "setting": setting_of(config)}
+    facts["model_options"] = model_options_of(config)
     facts |= {"is_lossless": ours.get("is_lossless"), "path": path}
     if not document.get("chat_template_sha"):
         facts["chat_options"] = ""  # they change no prompt
     for task, count in counts.items():
         measured = (ours.get("tasks") or {}).get(task, {})
-        entry = document["results"].get(task, {})
+        entry = results.get(task, {})
         shots = document.get("n-shot", {}).get(task)
         for name, value in entry.items():
             metric, comma, filter_name = name.partition(",")
             if not comma or metric.endswith("_stderr") or not isinstance(value, int | float):
                 continue
+            value = math.nan if metric == "bypass" else value  # 999 in place of each score, with --predict_only
             error = entry.get(f"{metric}_stderr,{filter_name}")
             half = 1.96 * error if isinstance(error, int | float) and error else math.nan  # 0: all answers score alike
             low, high = value - half, value + half
@@ -120,8 +118,8 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
                 **facts,
                 "task": task,
                 "metric": metric if filter_name == "none" else name,
-                "task_version": _task_version_of(document, task),
-                "options": _options_of(document, task),
+                "task_version": task_version_of(document, task),
+                "options": options_of(document, task),
                 "num_shots": shots,
                 "n": count["effective"],
                 **spread("quality", Estimate(value, low, high, count["effective"])),
@@ -130,50 +128,6 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
                     key: _number_of(measured.get(key)) for key in ("tokens", *spread_names(("seconds", "tokens_per_s")))
                 },
             }
-
-
-def _setting_of(config: Mapping[str, Any]) -> str:
-    """Return the rule with its knobs, or the harness's name of another model."""
-    ours = config.get("sdbench")
-    if not ours:
-        return str(config["model"])
-    knobs = [f"{name}={value}" for name, value in ours.items() if name not in FACTS]
-    drafter = [] if ours["drafter"] == "model" else [ours["drafter"]]
-    return " ".join([ours["verifier"], *knobs, *drafter, f"K={ours['num_draft']}"])
-
-
-def _words_of(fact: object) -> str:
-    """Return a fact as text, empty where it is not known."""
-    if isinstance(fact, Mapping):
-        return " ".join(f"{name}={value}" for name, value in fact.items() if value is not None)
-    return "" if fact is None else str(fact)
-
-
-def _task_version_of(document: Mapping[str, Any], task: str) -> str:
-    """Return the version of a task and a hash of what scores its answers, as text."""
-    options = document.get("configs", {}).get(task, {})
-    scoring = json.dumps([options.get(name) for name in SCORED_BY], sort_keys=True)
-    return f"{document.get('versions', {}).get(task)}/{digest_of(LOCATION.sub('', scoring), digits=8)}"
-
-
-def _options_of(document: Mapping[str, Any], task: str) -> str:
-    """Return the other options on which answers depend, as text."""
-    config, chat = document["config"], document.get("chat_template_sha")
-    num_shots, count = document.get("n-shot", {}).get(task), document["n-samples"][task]
-    seed = config.get("fewshot_seed")
-    of_task = document.get("configs", {}).get(task, {})
-    generation, repeats = of_task.get("generation_kwargs"), of_task.get("repeats")  # the former with --gen_kwargs
-    words: dict[str, Any] = {"limit": str(config.get("limit")), "shots": str(num_shots), "chat": str(chat)}
-    words["system"] = document.get("system_instruction_sha")
-    has_shot_turns = chat and num_shots  # without them that option changes no prompt
-    words["multiturn"] = document.get("fewshot_as_multiturn") if has_shot_turns else None
-    words["fewshot_seed"] = None if seed == SHOT_SEED else seed
-    if config.get("limit") is None and count["effective"] < count.get("original", 0):  # by --samples
-        documents = document.get("task_hashes", {}).get(task, "")[:8]
-        words["samples"] = f"{count['effective']} {documents}".strip()
-    words["repeats"] = None if repeats == 1 else repeats
-    words["generation_kwargs"] = json.dumps(generation, sort_keys=True) if generation else None
-    return _words_of(words)
 
 
 def _measures_of(measured: Mapping[str, Any]) -> dict[str, float]:

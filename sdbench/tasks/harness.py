@@ -22,6 +22,7 @@ from sdbench.errors import first_line
 from sdbench.imports import import_object
 from sdbench.tasks.harness_files import LIBRARY
 from sdbench.tasks.harness_rows import fix_seeds, once_per_split
+from sdbench.types import Message, Prompt
 
 if TYPE_CHECKING:
     from sdbench.tasks.sandbox import Outcome, Program
@@ -237,3 +238,9 @@ def _functions(tree: Any) -> Iterator[Callable[..., Any]]:
 
 def _uses_code_metric(function: Callable[..., Any]) -> bool:
     return any(value is CODE_EVAL for value in getattr(function, "__globals__", {}).values())
+
+
+def turns(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Prompt:
+    """Return the turns, where the harness applies a chat template. Without a generation prompt the last one begins the answer."""
+    assert add_generation_prompt or messages[-1]["role"] == "assistant", "the harness begins the answer"
+    return Prompt(messages=tuple(Message(turn["role"], turn["content"]) for turn in messages))

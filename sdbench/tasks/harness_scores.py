@@ -87,16 +87,15 @@ def check_bounds(bounds: object, metrics: Iterable[str], task: str) -> None:
             raise ConfigError(f"task.bounds.{name} must be [LOW, HIGH], got {show(pair)}")
 
 
-def kind_of(task: Any, name: str, item: Any, bounds: Mapping[str, Sequence[float]]) -> MetricKind | None:
+def kind_of(task: Any, name: str, item: Any, bounds: Mapping[str, Sequence[float] | None]) -> MetricKind | None:
     """Return how a metric of the harness's task is stored, judged by one of its items; None where it cannot be."""
     metric = name.partition(",")[0]
     mean = import_object("lm_eval.api.metrics.mean")
     aggregate = task.aggregation().get(metric, mean)  # as the harness does
     best = "high" if task.higher_is_better().get(metric, True) else "low"
     if aggregate is mean and hasattr(item, "__float__"):
-        low, high = (
-            bounds.get(name) or bounds.get(metric) or ((0, 1) if HARNESS_SHARES.search(metric) else (None, None))
-        )
+        usual = (0, 1) if HARNESS_SHARES.search(metric) else None
+        low, high = bounds.get(name, bounds.get(metric, usual)) or (None, None)  # null: it has none
         return MetricKind(Metric(name, "share" if (low, high) == (0, 1) else "raw", best, (low, high)))
     if (statistics := statistics_of(aggregate, item)) is None:
         return None

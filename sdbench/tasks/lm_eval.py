@@ -26,9 +26,9 @@ from sdbench.tasks.data import read_even_rows
 from sdbench.tasks.harness_api import check_library
 from sdbench.tasks.harness_rows import ShotSource, fix_seeds, refuse_unused_shots
 from sdbench.tasks.harness_scores import HarnessReading, MetricKind, check_bounds, kind_of, read_answers
-from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, length, longest, tail, without_oldest_shot
+from sdbench.tasks.prompting import LM_EVAL_SHOT_SEED, last_part
 from sdbench.tasks.protocol import Fields, Protocol
-from sdbench.types import Example, Message, Metric, Prompt, Score
+from sdbench.types import Example, Metric, Prompt, Score
 
 if TYPE_CHECKING:
     from sdbench.tasks.sandbox import Sandbox
@@ -180,6 +180,8 @@ class LmEvalTask(DataTask):
     def fields(self, row: Row) -> Fields:
         """Return the reference only, as in the harness: the prompt is not made of fields."""
         target = self._object.doc_to_target(row)
+        if isinstance(target, int) and self._object.config.doc_to_choice is not None:
+            target = self._object.doc_to_choice(row)[target]
         return {"answer": "\n".join(map(str, target)) if isinstance(target, list) else str(target)}
 
     def prompt_of(self, key: str) -> Prompt:
@@ -194,7 +196,7 @@ class LmEvalTask(DataTask):
                 self._object.build_all_requests(
                     apply_chat_template=self.chat,
                     fewshot_as_multiturn=self.multiturn,
-                    chat_template=_turns if self.chat else None,
+                    chat_template=harness.turns if self.chat else None,
                     system_instruction=self.system,
                 )
         except (AssertionError, ValueError) as error:  # from its samplers, where there are too few rows for the shots
@@ -209,14 +211,9 @@ class LmEvalTask(DataTask):
 
         The harness cuts the beginning of the rendered text, and with it the system turn; here that stays while the question fits.
         """
-        whole = example.prompt
-        if num_tokens(whole) <= limit:
+        if num_tokens(example.prompt) <= limit:
             return example
-        while num_tokens(whole) > limit and (shorter := without_oldest_shot(whole)) is not None:
-            whole = shorter
-        fits = num_tokens(whole) <= limit
-        prompt = whole if fits else longest(lambda count: tail(whole, count), length(whole), num_tokens, limit)
-        return replace(example, prompt=prompt, is_prompt_cut=True)
+        return replace(example, prompt=last_part(example.prompt, num_tokens, limit), is_prompt_cut=True)
 
     @property
     def cut_rule(self) -> str:
@@ -256,6 +253,11 @@ class LmEvalTask(DataTask):
         """Let the harness's code_eval, of which there is one for all tasks, run programs in the sandbox of this task."""
         harness.CODE_EVAL.run = lambda programs: self._sandbox.run(programs)
 
+    @property
+    def signatures(self) -> dict[str, str]:
+        limits = f"{self.timeout_s:g} s a program, sandbox {self.sandbox}"
+        return {metric.name: limits for metric in self.metrics} if self._tree.get("unsafe_code") else {}
+
     def environment(self) -> dict[str, Any]:
         facts = super().environment() | {"lm_eval": package_version("lm_eval")}
         return facts | (self._sandbox.record() if self._tree.get("unsafe_code") else {})
@@ -292,9 +294,3 @@ class LmEvalTask(DataTask):
 
     def measure(self, example: Example, text: str) -> Score:
         return self.measure_all([(example, text)])[0]
-
-
-def _turns(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Prompt:
-    """Return the turns, where the harness applies a chat template. Without a generation prompt the last one begins the answer."""
-    assert add_generation_prompt or messages[-1]["role"] == "assistant", "the harness begins the answer"
-    return Prompt(messages=tuple(Message(turn["role"], turn["content"]) for turn in messages))

@@ -197,3 +197,12 @@ def tail(prompt: Prompt, count: int) -> Prompt:
     at = question_turn(prompt)
     turn, *begun = prompt.messages[at:]
     return replace(prompt, messages=(Message(turn.role, turn.content[start:]), *begun))
+
+
+def last_part(prompt: Prompt, num_tokens: Callable[[Prompt], int], limit: int) -> Prompt:
+    """Return the end of a prompt that fits: the oldest shots that are turns go first, then its beginning is cut."""
+    while num_tokens(prompt) > limit and (shorter := without_oldest_shot(prompt)) is not None:
+        prompt = shorter
+    if num_tokens(prompt) <= limit:
+        return prompt
+    return longest(lambda count: tail(prompt, count), length(prompt), num_tokens, limit)

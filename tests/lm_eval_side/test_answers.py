@@ -203,6 +203,39 @@ def test_prompts_are_kept_by_chat_template_and_answers_by_tokens(tmp_path, warni
     assert names[0] != names[1]
 
 
+def test_several_chat_templates_without_a_default_need_a_name(tmp_path):
+    model = model_of(PAIR / "target")
+    model.tokenizer.chat_template = {"rag": "a", "tool_use": "b"}
+    sentence = (
+        r"has several chat templates and no default: name one of them \(rag, tool_use\), as --apply_chat_template rag$"
+    )
+    with pytest.raises(ConfigError, match=sentence):
+        model.chat_template(True)
+    assert model.chat_template("tool_use") == "b"
+
+
+def test_a_template_that_changes_the_begun_answer_is_refused():
+    model = model_of(PAIR / "target")
+    model.tokenizer.chat_template = "{% for turn in messages %}{{ turn['content'] | upper }}{% endfor %}"
+    turns = [{"role": "user", "content": "Two?"}, {"role": "assistant", "content": "Here is"}]
+    with pytest.raises(ConfigError, match=r"cannot end with the beginning of an answer \(.+\): remove --apply_chat"):
+        model.apply_chat_template(turns, add_generation_prompt=False)
+    assert model.apply_chat_template(turns) == "TWO?HERE IS"
+
+
+def test_kept_answers_are_those_of_the_same_version_of_top_p(tmp_path, monkeypatch, warnings_of):
+    """Version 2 keeps other tokens than version 1 where logits at the cut are equal."""
+    kept = {"keep": str(tmp_path / "kept.db")}
+    cut, all_ = {"do_sample": True, "temperature": 1.0, "top_p": 0.9}, {"do_sample": True, "temperature": 1.0}
+    for version, num_read in ((None, 0), (None, 2), ("3", 1)):
+        if version:
+            monkeypatch.setattr("sdbench.lm_eval.model.TOP_P", {"top_p": version})
+        model = model_of(PAIR / "target", **kept)
+        for options in (cut, all_):
+            answer_of(model, **options)
+        assert len(warnings_of("1 of 1 answers of task were read from")) == num_read
+
+
 def test_a_file_of_use_cache_serves_answers_of_one_setting(tmp_path, monkeypatch):
     """The harness keeps answers by request only, so w=0.5 got the texts of w=0.9."""
     from lm_eval.api.model import CachingLM

@@ -21,6 +21,7 @@ import pytest
 from sdbench import embedded
 from sdbench.config import ConfigError
 from sdbench.engine import generate
+from sdbench.hub import HubError
 from sdbench.lm_eval.__main__ import USED, main
 from sdbench.report.command import COMMAND as REPORT
 from sdbench.subcommand import Exit
@@ -73,6 +74,15 @@ def test_without_the_extra_the_way_to_it_is_named(uninstall, capsys):
         main()
     assert ended.value.code == 2
     assert capsys.readouterr().err == "sdbench.lm_eval: lm_eval is not installed: pip install 'sdbench[lm-eval]'\n"
+
+
+def test_a_hub_that_does_not_answer_is_one_sentence(monkeypatch, capsys):
+    """It ended with a stack trace."""
+    monkeypatch.setattr("sdbench.lm_eval.__main__.evaluate", Mock(side_effect=HubError("the hub fails (503)")))
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert capsys.readouterr().err == "sdbench.lm_eval: the hub fails (503)\n"
 
 
 @needs_lm_eval
@@ -379,6 +389,18 @@ def test_options_of_answers_that_we_do_not_have_are_refused():
     ):
         with pytest.raises(ConfigError, match=sentence):
             AnswerOptions.of("task", {k: v for k, v in {**plain, **given}.items() if v is not None}, 1000)
+    for given, sentence in (
+        ({"max_gen_toks": "abc"}, "^the generation options of task hold no number where one belongs: "),
+        ({"temperature": None}, "^the generation options of task hold no number where one belongs: "),
+        ({"temperature": "hot"}, "^the generation options of task hold no number where one belongs: "),
+        ({"max_gen_toks": 0}, "^max_gen_toks=0 of task must be at least 1"),
+        ({"max_gen_toks": -5}, "^max_gen_toks=-5 of task must be at least 1"),
+        ({"top_p": "x"}, "^top_p=x of task must be a number"),
+        ({"top_k": 40.5}, "^top_k=40.5 of task must be a whole number"),
+        ({"until": 5}, r"^until=\[5\] of task must be texts"),
+    ):
+        with pytest.raises(ConfigError, match=sentence):
+            AnswerOptions.of("task", {**plain, **given}, 1000)
     for given, sentence in (
         ({"decode": "nucleus"}, "decode is decided by lm_eval for each task"),
         ({"model": "llama-tiny", "model.distilled": "overlap"}, r"model\.distilled=overlap belongs to a task"),

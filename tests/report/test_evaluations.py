@@ -232,10 +232,19 @@ def test_what_they_cannot_answer_is_one_sentence(folder, words, sentence, capsys
     assert sentence in capsys.readouterr().err
 
 
-def test_a_file_of_another_tool_is_one_sentence(tmp_path, capsys):
-    (tmp_path / "results_1.json").write_text("{}")
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("{}", "KeyError: 'config'"),
+        ("[]", "TypeError: "),
+        ('{"config": "x", "n-samples": {}, "results": {}}', "ValueError: "),
+        ('{"config": {"model": "hf"}, "n-samples": {"gsm8k": {"effective": 1}}}', "KeyError: 'results'"),
+    ],
+)
+def test_a_file_of_another_tool_is_one_sentence(text, reason, tmp_path, capsys):
+    (tmp_path / "results_1.json").write_text(text)
     assert report(tmp_path) == Exit.BAD_CONFIG
-    assert "results_1.json is not a results file of lm_eval (KeyError: 'config'): remove it" in capsys.readouterr().err
+    assert f"results_1.json is not a results file of lm_eval ({reason}" in capsys.readouterr().err
 
 
 def test_the_newest_evaluation_counts_whatever_the_order_of_the_folders(tmp_path, capsys):
@@ -328,12 +337,75 @@ def test_a_task_that_scores_in_another_way_is_named_and_not_compared(tmp_path, v
     for number, verifier in enumerate(("exact", "ensemble", "ensemble")):
         options = OF_TASK if number < 2 else OF_TASK | change
         document = {"versions": {"gsm8k": 3 if number < 2 else version}, "configs": {"gsm8k": options}}
-        write_evaluation(tmp_path, f"2026-01-0{number + 1}T00-00-00.1", verifier, [1.0, 0.0], document=document)
+        date, config = f"2026-01-0{number + 1}T00-00-00.1", {"model_args": {"verifier": verifier}}
+        write_evaluation(tmp_path, date, verifier, [1.0, 0.0], document=document, config=config)
     assert report(tmp_path) == Exit.DONE
     rows = pd.read_csv(tmp_path / "evaluations.csv")
     assert len(rows) == (2 if is_same else 3)
     assert rows["difference"].notna().sum() == 1
     assert {", task version " in label for label in labels_in(tmp_path)} == {not is_same}
+
+
+@pytest.mark.parametrize("sides", [({}, {"max_seq_lengths": [8192]}), ({"a": 1}, {"a": 2})])
+def test_evaluations_with_other_metadata_are_two_settings(tmp_path, sides):
+    """RULER's rows of another length took the place of the first ones, with a score of -1."""
+    for number, given in enumerate(sides):
+        metadata = {"version": 1, "config_source": f"/at/{number}", "draft": "small", **given}
+        document = {"configs": {"gsm8k": {"metadata": metadata}}}
+        date, config = f"2026-01-0{number + 1}T00-00-00.1", {"model_args": "draft=small,w=1"}
+        write_evaluation(tmp_path, date, "exact", [1.0, 0.0], document=document, config=config)
+    assert report(tmp_path) == Exit.DONE
+    first, second = labels_in(tmp_path)
+    assert (f"metadata={json.dumps(sides[0])}" in first) == bool(sides[0])
+    assert f"metadata={json.dumps(sides[1])}" in second
+
+
+@pytest.mark.parametrize(
+    ("given", "labels"),
+    [
+        (
+            [{"pretrained": "big", "dtype": "float32", "device": "cpu"}, {"pretrained": "big", "dtype": "bfloat16"}],
+            ["hf, model options dtype=float32", "hf, model options dtype=bfloat16"],
+        ),
+        (
+            ["peft=ada,pretrained=one", "peft=ada,pretrained=two"],
+            [f"hf, model options peft=ada pretrained={name}" for name in ("one", "two")],
+        ),
+        ([{"pretrained": "big", "batch_size": 1}, {"pretrained": "big", "batch_size": 8}], ["hf"]),
+    ],
+)
+def test_another_model_of_the_harness_is_named_by_its_options(tmp_path, given, labels):
+    """The second evaluation took the place of the first."""
+    for number, options in enumerate(given):
+        write_evaluation(tmp_path, f"2026-01-0{number + 1}T00-00-00.1", None, [1.0], config={"model_args": options})
+    assert report(tmp_path) == Exit.DONE
+    assert labels_in(tmp_path) == labels
+
+
+def test_other_commits_of_a_model_of_the_harness_are_two_settings(tmp_path):
+    for number in (1, 2):
+        write_evaluation(tmp_path, f"2026-01-0{number}T00-00-00.1", None, [1.0], config={"model_sha": f"c{number}"})
+    assert report(tmp_path) == Exit.DONE
+    assert labels_in(tmp_path) == ["hf, model options model_sha=c1", "hf, model options model_sha=c2"]
+
+
+def test_documents_that_samples_chose_and_no_file_names_are_never_taken_for_equal(tmp_path):
+    for number in (1, 2):
+        config, document = {"limit": None}, {"date": number}
+        date = f"2026-01-0{number}T00-00-00.1"
+        write_evaluation(tmp_path, date, "exact", [1.0], config=config, document=document, has_samples=False)
+    assert report(tmp_path) == Exit.DONE
+    assert [label[-1] for label in labels_in(tmp_path)] == ["1", "2"]
+
+
+def test_an_evaluation_without_scores_has_none(tmp_path):
+    """With --predict_only the harness writes 999 in place of each score."""
+    write_evaluation(tmp_path, "2026-01-01T00-00-00.1", "exact", [1.0], metric="bypass,none", quality=999)
+    assert report(tmp_path) == Exit.DONE
+    (row,) = pd.read_csv(tmp_path / "evaluations.csv").to_dict("records")
+    assert math.isnan(row["quality"])
+    assert row["acceptance"] == 0.5
+    assert "999" not in (tmp_path / "report.html").read_text()
 
 
 GENERATION = {"until": ["<|im_end|>"], "max_gen_toks": 256}

@@ -150,11 +150,28 @@ def test_bounds_of_no_metric_are_refused_before_anything_is_decoded(load, bounds
 
 def test_bounds_may_be_null_or_name_a_metric(load):
     text = f"{OURS}\ntest_split: test\n"
-    assert [load(text, bounds=bounds).metrics[0].bounds for bounds in (None, {}, {"exact_match": [0, 2]})] == [
-        (0, 1),
-        (0, 1),
-        (0, 2),
-    ]
+    given = (None, {}, {"exact_match": [0, 2]}, {"exact_match": None})
+    bounds = [load(text, bounds=each).metrics[0].bounds for each in given]
+    assert bounds == [(0, 1), (0, 1), (0, 2), (None, None)]
+
+
+def test_the_reference_of_a_row_with_choices_is_the_chosen_text(load):
+    """It was the number of the choice."""
+    choices = OURS.replace('"{{answer}}"', "1") + 'test_split: test\ndoc_to_choice: ["{{question}}", "{{answer}}"]\n'
+    task, plain = load(choices), load(f"{OURS}\ntest_split: test\n")
+    row = next(iter(task.rows.values()))
+    assert task.fields(row) == plain.fields(row) == {"answer": row["answer"]}
+
+
+def test_the_time_of_a_program_is_in_the_key_of_a_code_task(load):
+    """Texts that had timed out kept their scores under a longer limit."""
+    text = f"{OURS}\ntest_split: test\n"
+    plain, code = (
+        [load(each, timeout_s=t).describe() for t in (3, 30)] for each in (text, f"{text}unsafe_code: true\n")
+    )
+    assert plain[0] == plain[1]
+    assert code[0] != code[1]
+    assert code[1]["signatures"] == {"exact_match": "30 s a program, sandbox auto"}
 
 
 @pytest.mark.parametrize(
