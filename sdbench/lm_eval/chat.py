@@ -30,10 +30,12 @@ def text_of(tokenizer: Any, turns: Sequence[Mapping[str, str]], options: Mapping
     """Return the text of a conversation. System turns that the template refuses are left out, as by the harness's `hf`."""
     try:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, **options))
-    except ValueError as error:  # from transformers, if the template changes the answer that is to be continued
+    except (
+        ValueError
+    ) as error:  # from transformers: no turns, or a template that changes the answer that is to be continued
+        problem = "cannot end with the beginning of an answer" if options["continue_final_message"] else "has no text"
         raise ConfigError(
-            f"the chat template of {target} cannot end with the beginning of an answer ({first_line(error)}): "
-            "remove --apply_chat_template"
+            f"the chat template of {target} {problem} ({first_line(error)}): remove --apply_chat_template"
         ) from None
     except TemplateError as error:
         without = [turn for turn in turns if turn["role"] != "system"]

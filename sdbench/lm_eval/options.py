@@ -80,7 +80,7 @@ class AnswerOptions:
         try:
             options = normalize_gen_kwargs(dict(given), LENGTH)
         except (TypeError, ValueError) as error:
-            raise ConfigError(f"the generation options of {task} hold no number where one belongs: {error}") from None
+            raise ConfigError(f"the generation options of {task} have an invalid value: {error}") from None
         for name, value in options.items():
             if name not in OF_ANSWERS and value is not None and value != WITHOUT_EFFECT.get(name):
                 raise ConfigError(
@@ -103,9 +103,9 @@ class AnswerOptions:
             )
         cuts = {key: options.get(key) if is_sampled else None for key in ("top_k", "top_p")}
         cuts["top_k"] = cuts["top_k"] or None  # 0 means all tokens, as in transformers
-        if not isinstance(cuts["top_k"], int | None):
+        if isinstance(cuts["top_k"], bool) or not isinstance(cuts["top_k"], int | None):
             raise ConfigError(f"top_k={show(cuts['top_k'])} of {task} must be a whole number")
-        if not isinstance(cuts["top_p"], float | int | None):
+        if isinstance(cuts["top_p"], bool) or not isinstance(cuts["top_p"], float | int | None):
             raise ConfigError(f"top_p={show(cuts['top_p'])} of {task} must be a number")
         try:
             Warp(temperature, **cuts)
@@ -113,7 +113,7 @@ class AnswerOptions:
             raise ConfigError(f"{error} in the generation options of {task}") from None
         until = tuple(filter(None, options["until"]))
         if not all(isinstance(stop, str) for stop in until):
-            raise ConfigError(f"until={show(options['until'])} of {task} must be texts")
+            raise ConfigError(f"until={show(options['until'])} of {task} must be strings")
         return cls(until, length, limit - length, temperature, **cuts)
 
     def until_stop(self, text: str) -> str:

@@ -5,6 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from sdbench.errors import without_user
 from sdbench.files import digest_of
 
 # Facts that sdbench adds to the harness's results and that are not knobs. OURS are columns of the table, empty for other models.
@@ -15,8 +16,19 @@ NAMED_BY = [
     *("task_version", "target", "options", "chat_options", "draft", "checkpoints", "numerics"),
     *("setting", "model_options", "drafter_options", "seed"),
 ]
-# Options of the harness's models that change no answer, or name a model, which is the target.
-UNNAMED = ("pretrained", "model", "path", "engine", "device", "batch_size", "max_batch_size")
+# Options of the harness's models that name a model, which is the target, or change no answer; some of these are secret.
+UNNAMED = {
+    "pretrained",
+    "model",
+    "path",
+    "engine",
+    "device",
+    "batch_size",
+    "max_batch_size",
+    "num_concurrent",
+    "max_retries",
+}
+UNNAMED |= {"timeout", "auth_token", "header"}
 OF_A_FILE = ("version", "config_source")  # what a task's metadata hold besides --metadata and --model_args
 SCORED_BY = ("filter_list", "metric_list", "process_results")  # options of a task that decide its scores
 # The address or the path of an object in its text form: equal options may differ in it.
@@ -40,8 +52,10 @@ def model_options_of(config: Mapping[str, Any]) -> str:
         return ""
     options = _model_args_of(config)
     is_adapted = "peft" in options or "delta" in options  # these name the model, and `pretrained` its base
-    words = {name: value for name, value in options.items() if is_adapted or name not in UNNAMED}
-    return words_of({**words, **{name: config.get(name) for name in ("model_sha", "peft_sha", "delta_sha")}})
+    unnamed = UNNAMED - {"pretrained"} if is_adapted else UNNAMED
+    words = {name: options[name] for name in sorted(options) if name not in unnamed}
+    commits = {name: config.get(name) or None for name in ("model_sha", "peft_sha", "delta_sha")}  # "" for a folder
+    return without_user(words_of({**words, **commits}))
 
 
 def _model_args_of(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -78,7 +92,7 @@ def options_of(document: Mapping[str, Any], task: str) -> str:
     words["fewshot_seed"] = None if seed == SHOT_SEED else seed
     if config.get("limit") is None and count["effective"] < count.get("original", 0):  # by --samples
         documents = document.get("task_hashes", {}).get(task, "")[:8]  # with --log_samples
-        words["samples"] = f"{count['effective']} {documents or 'unknown, of ' + str(document.get('date'))}"
+        words["samples"] = f"{count['effective']} {documents or '(not logged, ' + str(document.get('date')) + ')'}"
     words["repeats"] = None if repeats == 1 else repeats
     words["generation_kwargs"] = json.dumps(generation, sort_keys=True) if generation else None
     known = {*OF_A_FILE, *_model_args_of(config)}

@@ -89,12 +89,13 @@ def _rows_of(path: Path) -> Iterator[dict[str, Any]]:
     try:
         document = json.loads(path.read_text(encoding="utf-8"))
         config, counts, results = (dict(document[name]) for name in ("config", "n-samples", "results"))
+        model = config["model"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} is not a results file of lm_eval ({type(error).__name__}: {error}): remove it"
         ) from None
     ours = config.get("sdbench") or {}
-    target = ours.get("target") or document.get("model_name") or config["model"]
+    target = ours.get("target") or document.get("model_name") or model
     facts = {"target": target, **{name: words_of(ours.get(name)) for name in OURS}, "setting": setting_of(config)}
     facts["model_options"] = model_options_of(config)
     facts |= {"is_lossless": ours.get("is_lossless"), "path": path}

@@ -47,8 +47,7 @@ class Answer:
         known = tuple(token for position, token in enumerate(ids) if position not in self.omitted)
         if len(ids) != self.num_tokens or known != self.ids:
             raise UnansweredError(
-                "its stream omits token ids, and the repeated request gave a different text, as when the server also decodes "
-                "other requests"
+                "its stream omits token ids, and the repeated request gave a different text: does somebody else use the server?"
             )
         return replace(self, ids=tuple(ids), omitted=())
 
@@ -75,16 +74,16 @@ class AnswerReader:
         self._facts: dict[str, Any] = {}
 
     def take(self, event: bytes) -> None:
-        """Read the data of one server-sent event; raise UnansweredError if it is none that a server sends."""
+        """Read the data of one server-sent event; raise UnansweredError if it is malformed."""
         if event == b"[DONE]":
             self.is_whole = True
             return
         try:
-            chunk = json.loads(event)
-        except ValueError as error:
-            raise UnansweredError("a chunk of its answer is not JSON") from error
-        if not isinstance(chunk, Mapping):
-            raise UnansweredError("a chunk of its answer is no JSON object")
+            self._chunk(dict(json.loads(event)))
+        except (TypeError, ValueError) as error:
+            raise UnansweredError("a chunk of its answer is not JSON, or has a field of a wrong type") from error
+
+    def _chunk(self, chunk: Mapping[str, Any]) -> None:
         self.last, dialect = chunk, self.dialect
         facts = {
             **{name: at(chunk, dialect.milliseconds.get(name)) for name in SECONDS},
@@ -95,10 +94,7 @@ class AnswerReader:
         }
         self._facts |= {name: value for name, value in facts.items() if value is not None}
         sums = None if dialect.sums.get("tokens") is None else [at(chunk, dialect.sums.get(name)) or 0 for name in SUMS]
-        choices = [chunk] if dialect.choices is None else at(chunk, dialect.choices) or []
-        if not isinstance(choices, list):
-            raise UnansweredError(f"{dialect.choices} of its answer is no list")
-        for choice in choices:
+        for choice in at(chunk, dialect.choices) or () if dialect.choices is not None else [chunk]:
             self._choice(choice, None if sums is None else sums[0])
         if sums is not None:
             self.sums.append((sums[0], sums[1], sums[2]))
@@ -110,8 +106,6 @@ class AnswerReader:
         new, text = at(choice, dialect.ids), at(choice, dialect.text)
         if new is None and text:
             raise EngineError(f"the server sends no token ids: its answers have no field {dialect.ids}")
-        if not isinstance(new, list | None):
-            raise UnansweredError(f"{dialect.ids} of its answer is no list")
         new = list(new or ())[len(self.ids) :] if dialect.is_cumulative else list(new or ())
         if count is not None:
             new = [None] * (count - len(self.ids) - len(new)) + new
@@ -133,7 +127,10 @@ class AnswerReader:
         """Return the complete answer; raise UnansweredError if tokens are missing or came twice."""
         if self._facts.get("tokens", len(self.ids)) != len(self.ids):
             raise UnansweredError(f"it reports {self._facts['tokens']} tokens but sent {len(self.ids)}")
-        server_s = {name: float(self._facts.get(name, NAN)) / 1000 for name in SECONDS}
+        try:
+            server_s = {name: float(self._facts.get(name, NAN)) / 1000 for name in SECONDS}
+        except (TypeError, ValueError) as error:
+            raise UnansweredError("a time of its answer is not a number") from error
         return Answer(
             ids=tuple(token for token in self.ids if token is not None),
             text=self.text,

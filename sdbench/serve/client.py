@@ -121,7 +121,7 @@ class Client:
         return replace(answer, num_asked=num_asked)
 
     async def persist(self, ask: Callable[[], Awaitable[T]]) -> tuple[T, int]:
-        """Ask until there is an answer; return it and how often was asked. Raise EngineError after the last retry."""
+        """Ask until there is an answer; return it and the number of attempts. Raise EngineError after the last retry."""
         reason = ""
         for attempt in range(self.patience.retries + 1):
             try:
@@ -182,6 +182,10 @@ class Client:
         """
         if answer.is_stopped or answer.num_tokens >= most or (reason is None and answer.is_counted):
             return
+        if reason is None:
+            raise UnansweredError(
+                f"its answer ended at {answer.num_tokens} of {most} tokens without a reason or a count"
+            )
         if reason in LIMITS:
             raise EngineError(
                 f"the server at {self.url} has a limit lower than max_new_tokens: it ended an answer at {answer.num_tokens} of "
@@ -209,7 +213,8 @@ class Client:
                 page = await response.json(content_type=None)
             except ValueError as error:
                 raise UnansweredError("its answer is not JSON") from error
-        return answer.with_ids(at(page, self.dialect.ids) or ())
+        ids = at(page, self.dialect.ids)
+        return answer.with_ids(ids if isinstance(ids, list) else ())
 
 
 async def _page(response: aiohttp.ClientResponse) -> Any:

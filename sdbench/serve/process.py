@@ -34,6 +34,7 @@ class Server:
     process: subprocess.Popen[bytes]
     grace_s: float
     started_s: float = 0.0
+    pid: int | None = None  # of the server itself, once it is ready
 
     @classmethod
     def start(cls, words: Sequence[str], url: str, log: Path, *, env: Mapping[str, str], grace_s: float) -> "Server":
@@ -56,6 +57,7 @@ class Server:
                 raise ConfigError(f"the server at {self.url} {reason}{self.last_lines()}")
             time.sleep(POLL_S)
         self.started_s = time.monotonic() - begin
+        self.pid = next(iter(_children(self.process.pid)), None)
 
     def _is_healthy(self, path: str) -> bool:
         try:
@@ -70,6 +72,10 @@ class Server:
         while (code := self.process.poll()) is None and time.monotonic() < until:
             time.sleep(POLL_S)
         return None if code is None else f"the server at {self.url} ended with {ending_of(code)}{self.last_lines()}"
+
+    def has_ended(self) -> bool:
+        """Return whether the server itself has ended. Its supervisor ends later if it still has to end the server's children."""
+        return self.process.poll() is not None or self.pid not in (None, *_children(self.process.pid))
 
     def last_lines(self) -> str:
         """Return the end of the log, as the second half of a sentence."""
@@ -87,3 +93,12 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()  # the kernel then kills the server too (PR_SET_PDEATHSIG)
             self.process.wait()
+
+
+def _children(pid: int) -> list[int]:
+    """Return the ids of the running children of a process, the oldest first; none if it has ended."""
+    try:
+        ids = [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [each for each in ids if Path(f"/proc/{each}/stat").read_text().rpartition(")")[2].split()[0] != "Z"]
+    except OSError:
+        return []

@@ -390,14 +390,15 @@ def test_options_of_answers_that_we_do_not_have_are_refused():
         with pytest.raises(ConfigError, match=sentence):
             AnswerOptions.of("task", {k: v for k, v in {**plain, **given}.items() if v is not None}, 1000)
     for given, sentence in (
-        ({"max_gen_toks": "abc"}, "^the generation options of task hold no number where one belongs: "),
-        ({"temperature": None}, "^the generation options of task hold no number where one belongs: "),
-        ({"temperature": "hot"}, "^the generation options of task hold no number where one belongs: "),
+        ({"max_gen_toks": "abc"}, "^the generation options of task have an invalid value: "),
+        ({"temperature": None}, "^the generation options of task have an invalid value: "),
+        ({"temperature": "hot"}, "^the generation options of task have an invalid value: "),
         ({"max_gen_toks": 0}, "^max_gen_toks=0 of task must be at least 1"),
         ({"max_gen_toks": -5}, "^max_gen_toks=-5 of task must be at least 1"),
         ({"top_p": "x"}, "^top_p=x of task must be a number"),
+        ({"top_k": True}, "^top_k=true of task must be a whole number"),
         ({"top_k": 40.5}, "^top_k=40.5 of task must be a whole number"),
-        ({"until": 5}, r"^until=\[5\] of task must be texts"),
+        ({"until": 5}, r"^until=\[5\] of task must be strings"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             AnswerOptions.of("task", {**plain, **given}, 1000)

@@ -80,6 +80,12 @@ def test_times_that_are_too_close_or_too_large_are_refused(text, tmp_path):
         read_trace(str(tmp_path / "trace"))
 
 
+@pytest.mark.parametrize(("file", "reason"), [("~nobody-here/trace", "Could not determine"), ("/none", "No such file")])
+def test_a_trace_that_cannot_be_read_is_one_sentence(file, reason):
+    with pytest.raises(ConfigError, match=f"^timing.trace={file} cannot be read: {reason}"):
+        read_trace(file)
+
+
 def test_repeats_of_a_loop_share_a_hash_and_other_loops_have_others(tmp_path):
     first, again = arrivals_of(run_of(repeats=2), ["a", "b"])
     assert first.key != again.key

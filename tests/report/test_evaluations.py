@@ -238,6 +238,7 @@ def test_what_they_cannot_answer_is_one_sentence(folder, words, sentence, capsys
         ("{}", "KeyError: 'config'"),
         ("[]", "TypeError: "),
         ('{"config": "x", "n-samples": {}, "results": {}}', "ValueError: "),
+        ('{"config": {}, "n-samples": {}, "results": {}}', "KeyError: 'model'"),
         ('{"config": {"model": "hf"}, "n-samples": {"gsm8k": {"effective": 1}}}', "KeyError: 'results'"),
     ],
 )
@@ -372,6 +373,11 @@ def test_evaluations_with_other_metadata_are_two_settings(tmp_path, sides):
             [f"hf, model options peft=ada pretrained={name}" for name in ("one", "two")],
         ),
         ([{"pretrained": "big", "batch_size": 1}, {"pretrained": "big", "batch_size": 8}], ["hf"]),
+        (["a=1,b=2,max_retries=3", "b=2,a=1,auth_token=sesame"], ["hf"]),
+        (
+            ["peft=ada,batch_size=1,base_url=http://ann:sesame@node/v1", "peft=ada,base_url=http://node/v2"],
+            [f"hf, model options base_url=http://node/v{number} peft=ada" for number in (1, 2)],
+        ),
     ],
 )
 def test_another_model_of_the_harness_is_named_by_its_options(tmp_path, given, labels):
@@ -380,11 +386,13 @@ def test_another_model_of_the_harness_is_named_by_its_options(tmp_path, given, l
         write_evaluation(tmp_path, f"2026-01-0{number + 1}T00-00-00.1", None, [1.0], config={"model_args": options})
     assert report(tmp_path) == Exit.DONE
     assert labels_in(tmp_path) == labels
+    assert "sesame" not in (tmp_path / "evaluations.csv").read_text()
 
 
 def test_other_commits_of_a_model_of_the_harness_are_two_settings(tmp_path):
     for number in (1, 2):
-        write_evaluation(tmp_path, f"2026-01-0{number}T00-00-00.1", None, [1.0], config={"model_sha": f"c{number}"})
+        config = {"model_sha": f"c{number}", "peft_sha": ""}
+        write_evaluation(tmp_path, f"2026-01-0{number}T00-00-00.1", None, [1.0], config=config)
     assert report(tmp_path) == Exit.DONE
     assert labels_in(tmp_path) == ["hf, model options model_sha=c1", "hf, model options model_sha=c2"]
 
@@ -395,7 +403,7 @@ def test_documents_that_samples_chose_and_no_file_names_are_never_taken_for_equa
         date = f"2026-01-0{number}T00-00-00.1"
         write_evaluation(tmp_path, date, "exact", [1.0], config=config, document=document, has_samples=False)
     assert report(tmp_path) == Exit.DONE
-    assert [label[-1] for label in labels_in(tmp_path)] == ["1", "2"]
+    assert [label[-2] for label in labels_in(tmp_path)] == ["1", "2"]
 
 
 def test_an_evaluation_without_scores_has_none(tmp_path):
@@ -405,7 +413,7 @@ def test_an_evaluation_without_scores_has_none(tmp_path):
     (row,) = pd.read_csv(tmp_path / "evaluations.csv").to_dict("records")
     assert math.isnan(row["quality"])
     assert row["acceptance"] == 0.5
-    assert "999" not in (tmp_path / "report.html").read_text()
+    assert "999" not in (tmp_path / "evaluations.md").read_text()
 
 
 GENERATION = {"until": ["<|im_end|>"], "max_gen_toks": 256}
@@ -453,6 +461,7 @@ def test_evaluations_of_chosen_documents_do_not_replace_that_of_all(tmp_path):
     """An evaluation with --samples took the place of the one before it, and its difference was lost."""
     hashes = [{}, {"task_hashes": {"gsm8k": "ab12cd34ef"}}, {"task_hashes": {"gsm8k": "56789abcde"}}, {}]
     for number, (scores, document) in enumerate(zip([[1.0, 0.0], [1.0], [0.0], [0.0]], hashes, strict=True)):
+        document["date"] = number
         date, config = f"2026-01-0{number + 1}T00-00-00.1", {"limit": None}
         write_evaluation(tmp_path, date, "exact", scores, config=config, document=document, original=2)
     assert report(tmp_path) == Exit.DONE
@@ -460,7 +469,7 @@ def test_evaluations_of_chosen_documents_do_not_replace_that_of_all(tmp_path):
     options = "exact K=5, options limit=None shots=5 chat=None"
     assert named == {
         options: 0.5,
-        f"{options} samples=1": 0.0,
+        f"{options} samples=1 (not logged, 3)": 0.0,
         f"{options} samples=1 56789abc": 0.0,
         f"{options} samples=1 ab12cd34": 1.0,
     }

@@ -38,6 +38,8 @@ BROKEN = {  # sent after the second step
     "number": b"data: 5\n\n",
     "list": b'data: {"choices": 5}\n\n',
     "scalar": b'data: {"choices": [{"token_ids": 5}]}\n\n',
+    "text": b'data: {"choices": [{"text": 5, "token_ids": [5]}]}\n\n',
+    "time": b'data: {"choices": [], "metrics": {"time_to_first_token_ms": "soon"}}\n\ndata: [DONE]\n\n',
 }
 Maker = Callable[[dict[str, Any]], Text]
 

@@ -18,8 +18,8 @@ def dialect_of(name: str) -> Dialect:
 def read_all(name: str, chunks: list[dict]):
     reader = AnswerReader(dialect_of(name))
     for chunk in chunks:
-        reader.take(json.dumps(chunk))
-    reader.take("[DONE]")
+        reader.take(json.dumps(chunk).encode())
+    reader.take(b"[DONE]")
     return reader.answer()
 
 

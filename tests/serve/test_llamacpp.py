@@ -205,7 +205,8 @@ def test_another_server_at_the_port_of_one_that_died_is_not_taken_for_it(
     """It answered the repeated requests, and its texts were recorded."""
     port = free_port()
     monkeypatch.setenv("STANDIN_DIES_AFTER", "2")  # one request looks at it, one text
-    words = [*llamacpp_words, "batch_size=1", f"engine.port={port}", "engine.slots=1"]
+    words = [*llamacpp_words, "batch_size=1", f"engine.port={port}", "engine.slots=1", "engine.wait_s=4"]
+    others = []
 
     def replace() -> None:
         is_up, end = False, time.monotonic() + 60
@@ -213,14 +214,17 @@ def test_another_server_at_the_port_of_one_that_died_is_not_taken_for_it(
             with socket.socket() as probe:
                 was_up, is_up = is_up, probe.connect_ex(("127.0.0.1", port)) == 0
             if was_up and not is_up:
-                llamacpp(port=port)
+                others.append(llamacpp(port=port))
                 return
             time.sleep(0.005)
 
     thread = threading.Thread(target=replace)
     thread.start()
-    assert main(words) == 1
-    thread.join()
+    try:
+        assert main(words) == 1
+    finally:
+        thread.join()
+    assert others[0].seen, "it answered the repeated request"
     assert "ended with code 17; its log" in capsys.readouterr().err
     assert len(read(tmp_path / "results" / "tiny-gsm8k-tiny").generations) == 1
 

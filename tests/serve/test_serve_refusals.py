@@ -233,7 +233,6 @@ SLIPS = [
     (("engine.concurrency=0",), "engine.concurrency must be a whole number"),
     (("engine.concurrency=[]",), "engine.concurrency must not be an empty list"),
     (("engine.headers.X-User='a\r'",), "engine.headers.X-User has a control character"),
-    (("timing.trace=~nobody-here/trace",), "timing.trace=~nobody-here/trace cannot be read"),
 ]
 
 

@@ -41,6 +41,12 @@ def process(split):
         return {"order": "".join(letters), "number": int(numpy.random.randint(10**9))}
     return split.map(shuffle)
 """
+CODE = """
+import evaluate
+code_eval = evaluate.load("code_eval")
+def judge(doc, results):
+    return {"passed": code_eval.compute(references=["pass"], predictions=[results], k=[1])[0]["pass@1"]}
+"""
 
 
 @pytest.fixture
@@ -157,21 +163,22 @@ def test_bounds_may_be_null_or_name_a_metric(load):
 
 def test_the_reference_of_a_row_with_choices_is_the_chosen_text(load):
     """It was the number of the choice."""
-    choices = OURS.replace('"{{answer}}"', "1") + 'test_split: test\ndoc_to_choice: ["{{question}}", "{{answer}}"]\n'
+    choices = OURS.replace('"{{answer}}"', "1") + 'test_split: test\ndoc_to_choice: "{{[question, answer]}}"\n'
     task, plain = load(choices), load(f"{OURS}\ntest_split: test\n")
     row = next(iter(task.rows.values()))
     assert task.fields(row) == plain.fields(row) == {"answer": row["answer"]}
 
 
-def test_the_time_of_a_program_is_in_the_key_of_a_code_task(load):
+def test_the_time_of_a_program_is_in_the_key_of_a_code_task(load, tmp_path):
     """Texts that had timed out kept their scores under a longer limit."""
+    (tmp_path / "tasks" / "code.py").write_text(CODE)
     text = f"{OURS}\ntest_split: test\n"
-    plain, code = (
-        [load(each, timeout_s=t).describe() for t in (3, 30)] for each in (text, f"{text}unsafe_code: true\n")
-    )
+    runs_code = "unsafe_code: true\nprocess_results: !function code.judge\n"
+    runs_code += "metric_list: [{metric: passed, aggregation: mean, higher_is_better: true}]\n"
+    plain, code = ([load(each, timeout_s=t).describe() for t in (3, 30)] for each in (text, text + runs_code))
     assert plain[0] == plain[1]
     assert code[0] != code[1]
-    assert code[1]["signatures"] == {"exact_match": "30 s a program, sandbox auto"}
+    assert code[1]["signatures"] == {"passed": "30 s a program, sandbox auto"}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING, Any
@@ -142,7 +143,6 @@ class ServedDecoder:
         try:
             slots = at(server.facts["info"], client.dialect.slots)
             for item, answer in self._answers(client, items, min(self.most, slots or self.most)):
-                self.servers.refuse_dead(client)
                 generation = self.generation(client, item, answer)
                 texts.append(answer)
                 yield item, generation
@@ -162,13 +162,15 @@ class ServedDecoder:
         async def work(item: WorkItem) -> Answer:
             body = self.body(client, item)
             answer = await client.complete(body, fills=False)
-            try:
-                return await client.fill(body, answer)
-            except UnansweredError:
-                return answer
+            with suppress(UnansweredError):  # then the answer still lacks ids
+                answer = await client.fill(body, answer)
+            self.servers.refuse_dead(client)
+            return answer
 
         async def work_alone(item: WorkItem) -> Answer:
-            return await client.complete(self.body(client, item))
+            answer = await client.complete(self.body(client, item))
+            self.servers.refuse_dead(client)
+            return answer
 
         left = []
         for item, answer in self.pump.each(items, work, most):

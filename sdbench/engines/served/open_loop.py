@@ -151,7 +151,7 @@ def _refuse_dead_server(decoder: ServedDecoder, client: Client, sent: list[SentR
     problem = "answered no request of the open loop" if len(failures) == len(sent) else ""
     has_died = decoder.servers.death_of(client) is not None
     try:  # a gateway may answer for a server that has ended, and a server that was too busy answers later
-        if not has_died and not decoder.pump.run(client.persist(client.models))[0]:
+        if not has_died and not problem and not decoder.pump.run(client.persist(client.models))[0]:
             problem = "no longer lists its models at /v1/models"
     except EngineError:
         problem = "no longer lists its models at /v1/models"

@@ -92,8 +92,8 @@ class Servers:
     def refuse_dead(self, client: Client) -> None:
         """Raise EngineError if the server of a client was started here and has ended, because another may answer at its port."""
         processes = (server.process for server in self._open.values() if server.client is client)
-        if any(process is not None and process.death() is not None for process in processes):
-            raise self.explain(client, EngineError(f"the server at {client.url} has ended"))
+        if any(process is not None and process.has_ended() for process in processes):
+            raise EngineError(f"the server at {client.url} has ended")
 
     def explain(self, client: Client, error: EngineError) -> EngineError:
         """Return the same error, or how the server ended if it was started here and has ended."""
