@@ -61,7 +61,9 @@ def model_options_of(config: Mapping[str, Any]) -> str:
 def _model_args_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return --model_args, which the harness keeps in the form in which it got them."""
     given = config.get("model_args") or {}
-    return dict(pair.partition("=")[::2] for pair in given.split(",")) if isinstance(given, str) else dict(given)
+    if isinstance(given, str):
+        return {name: value for name, _, value in (pair.partition("=") for pair in given.split(","))}
+    return dict(given)
 
 
 def words_of(fact: object) -> str:
