@@ -51,6 +51,9 @@ def without_force(command: str) -> str:
     return re.sub(r" \+*force=\S+", "", command)
 
 
+SECRET_NAME = re.compile(r"api_?keys?$|password|secret|^(hf|auth|access)?_?token$", re.IGNORECASE)  # of an option
+
+
 def without_user(address: str) -> str:
     """Return the address of a server without a user's name and password."""
     return re.sub(r"://[^/?#\s]*@", "://", address)

@@ -25,7 +25,7 @@ USED = (
 
 
 def main() -> None:
-    """Pass all arguments to the harness; report a mistake in `--model_args` as one sentence with exit code 2."""
+    """Pass all arguments to the harness; report a mistake in them, or a hub that fails, as one sentence with exit code 2."""
     try:
         evaluate()
     except (ConfigError, HubError) as error:

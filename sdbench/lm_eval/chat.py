@@ -30,9 +30,8 @@ def text_of(tokenizer: Any, turns: Sequence[Mapping[str, str]], options: Mapping
     """Return the text of a conversation. System turns that the template refuses are left out, as by the harness's `hf`."""
     try:
         return str(tokenizer.apply_chat_template(turns, tokenize=False, **options))
-    except (
-        ValueError
-    ) as error:  # from transformers: no turns, or a template that changes the answer that is to be continued
+    except ValueError as error:
+        # From transformers: there are no turns, or the template changes the answer that is to be continued.
         problem = "cannot end with the beginning of an answer" if options["continue_final_message"] else "has no text"
         raise ConfigError(
             f"the chat template of {target} {problem} ({first_line(error)}): remove --apply_chat_template"

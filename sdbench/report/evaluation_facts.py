@@ -5,7 +5,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from sdbench.errors import without_user
+from sdbench.errors import SECRET_NAME, without_user
 from sdbench.files import digest_of
 
 # Facts that sdbench adds to the harness's results and that are not knobs. OURS are columns of the table, empty for other models.
@@ -16,19 +16,11 @@ NAMED_BY = [
     *("task_version", "target", "options", "chat_options", "draft", "checkpoints", "numerics"),
     *("setting", "model_options", "drafter_options", "seed"),
 ]
-# Options of the harness's models that name a model, which is the target, or change no answer; some of these are secret.
+# Options of the harness's models that name a model, which is the target, or change no answer; and `header`, which may hold a key.
 UNNAMED = {
-    "pretrained",
-    "model",
-    "path",
-    "engine",
-    "device",
-    "batch_size",
-    "max_batch_size",
-    "num_concurrent",
-    "max_retries",
+    *("pretrained", "model", "path", "engine", "device", "batch_size", "max_batch_size"),
+    *("num_concurrent", "max_retries", "timeout", "header"),
 }
-UNNAMED |= {"timeout", "auth_token", "header"}
 OF_A_FILE = ("version", "config_source")  # what a task's metadata hold besides --metadata and --model_args
 SCORED_BY = ("filter_list", "metric_list", "process_results")  # options of a task that decide its scores
 # The address or the path of an object in its text form: equal options may differ in it.
@@ -53,7 +45,7 @@ def model_options_of(config: Mapping[str, Any]) -> str:
     options = _model_args_of(config)
     is_adapted = "peft" in options or "delta" in options  # these name the model, and `pretrained` its base
     unnamed = UNNAMED - {"pretrained"} if is_adapted else UNNAMED
-    words = {name: options[name] for name in sorted(options) if name not in unnamed}
+    words = {name: options[name] for name in sorted(options) if not (name in unnamed or SECRET_NAME.search(name))}
     commits = {name: config.get(name) or None for name in ("model_sha", "peft_sha", "delta_sha")}  # "" for a folder
     return without_user(words_of({**words, **commits}))
 
@@ -97,7 +89,11 @@ def options_of(document: Mapping[str, Any], task: str) -> str:
         words["samples"] = f"{count['effective']} {documents or '(not logged, ' + str(document.get('date')) + ')'}"
     words["repeats"] = None if repeats == 1 else repeats
     words["generation_kwargs"] = json.dumps(generation, sort_keys=True) if generation else None
-    known = {*OF_A_FILE, *_model_args_of(config)}
-    given = {name: value for name, value in (of_task.get("metadata") or {}).items() if name not in known}
+    model_args, is_text = _model_args_of(config), isinstance(config.get("model_args"), str)
+    given = {
+        name: value
+        for name, value in (of_task.get("metadata") or {}).items()
+        if name not in OF_A_FILE and not (name in model_args and (is_text or model_args[name] == value))
+    }
     words["metadata"] = json.dumps(given, sort_keys=True) if given else None
     return words_of(words)

@@ -80,7 +80,7 @@ class AnswerReader:
             return
         try:
             self._chunk(dict(json.loads(event)))
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, OverflowError) as error:
             raise UnansweredError("a chunk of its answer is not JSON, or has a field of a wrong type") from error
 
     def _chunk(self, chunk: Mapping[str, Any]) -> None:
@@ -107,6 +107,8 @@ class AnswerReader:
         if new is None and text:
             raise EngineError(f"the server sends no token ids: its answers have no field {dialect.ids}")
         new = list(new or ())[len(self.ids) :] if dialect.is_cumulative else list(new or ())
+        if count and count < len(self.ids) + len(new):
+            raise UnansweredError(f"it reports {count} tokens but sent {len(self.ids) + len(new)}")
         if count is not None:
             new = [None] * (count - len(self.ids) - len(new)) + new
         if new:
@@ -129,14 +131,15 @@ class AnswerReader:
             raise UnansweredError(f"it reports {self._facts['tokens']} tokens but sent {len(self.ids)}")
         try:
             server_s = {name: float(self._facts.get(name, NAN)) / 1000 for name in SECONDS}
+            totals, steps = self._totals(), steps_of(self.sums) if self.sums else self._steps()
         except (TypeError, ValueError) as error:
-            raise UnansweredError("a time of its answer is not a number") from error
+            raise UnansweredError("a count or a time of its answer is not a number") from error
         return Answer(
             ids=tuple(token for token in self.ids if token is not None),
             text=self.text,
             is_stopped=self.finish in self.dialect.stops,
-            steps=steps_of(self.sums) if self.sums else self._facts.get("steps"),
-            totals=self._totals(),
+            steps=steps,
+            totals=totals,
             chunks=tuple(self.chunks),
             server_s=server_s,
             started_at=self.started_at,
@@ -144,6 +147,11 @@ class AnswerReader:
             ended_s=time.perf_counter() - self._begin,
             is_counted="tokens" in self._facts,
         )
+
+    def _steps(self) -> dict[str, list[int]] | None:
+        """Return the numbers of each step that the server reports; a TypeError or ValueError if they are none."""
+        steps = self._facts.get("steps")
+        return None if steps is None else {name: [int(count) for count in counts] for name, counts in steps.items()}
 
     def _totals(self) -> dict[str, float] | None:
         """Return the totals that the server reports, or compute them from its mean number of tokens per step.

@@ -122,19 +122,19 @@ class Client:
 
     async def persist(self, ask: Callable[[], Awaitable[T]]) -> tuple[T, int]:
         """Ask until there is an answer; return it and the number of attempts. Raise EngineError after the last retry."""
-        reason = ""
+        last = None
         for attempt in range(self.patience.retries + 1):
             try:
                 return await ask(), attempt + 1
             except UnansweredError as fault:
-                reason = str(fault)
+                last = fault
                 if attempt < self.patience.retries:
                     await asyncio.sleep(self._wait_s(attempt, fault.wait_s))
         tries = "1 try" if not self.patience.retries else f"{self.patience.retries + 1} tries"
         raise EngineError(
-            f"the server at {self.url} did not answer a request in {tries}; the last failure: {reason}. Finished texts are "
+            f"the server at {self.url} did not answer a request in {tries}; the last failure: {last}. Finished texts are "
             "recorded; run the same command again to continue"
-        )
+        ) from last
 
     def _wait_s(self, attempt: int, retry_after_s: float | None) -> float:
         """Return the wait before a retry: it doubles each time, is randomised, and is no shorter than the server asks for."""

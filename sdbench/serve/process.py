@@ -34,7 +34,7 @@ class Server:
     process: subprocess.Popen[bytes]
     grace_s: float
     started_s: float = 0.0
-    pid: int | None = None  # of the server itself, once it is ready
+    pid: int | None = None  # of the command, once it is ready: the server, unless a wrapper starts it without exec
 
     @classmethod
     def start(cls, words: Sequence[str], url: str, log: Path, *, env: Mapping[str, str], grace_s: float) -> "Server":

@@ -240,7 +240,7 @@ def _uses_code_metric(function: Callable[..., Any]) -> bool:
     return any(value is CODE_EVAL for value in getattr(function, "__globals__", {}).values())
 
 
-def turns(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Prompt:
+def prompt_of_turns(messages: Sequence[Mapping[str, str]], *, add_generation_prompt: bool = True) -> Prompt:
     """Return the turns, where the harness applies a chat template. Without a generation prompt the last one begins the answer."""
     assert add_generation_prompt or messages[-1]["role"] == "assistant", "the harness begins the answer"
     return Prompt(messages=tuple(Message(turn["role"], turn["content"]) for turn in messages))

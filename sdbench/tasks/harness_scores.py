@@ -73,7 +73,7 @@ class MetricKind:
 
 
 def check_bounds(bounds: object, metrics: Iterable[str], task: str) -> None:
-    """Raise ConfigError unless `bounds` is null or has two ends for some of the metrics, named with their filters or without."""
+    """Raise ConfigError unless `bounds` is null, or has two ends or null for some of the metrics, with or without their filters."""
     if bounds is None:
         return
     if not isinstance(bounds, Mapping):

@@ -45,7 +45,7 @@ class LmEvalTask(DataTask):
     task: str | None = None
     include_path: str | None = None
     headline: str | None = None
-    bounds: Mapping[str, Sequence[float]] | None = None
+    bounds: Mapping[str, Sequence[float] | None] | None = None
     multiturn: bool = True
     system: str | None = None
     sandbox: str = "auto"
@@ -196,7 +196,7 @@ class LmEvalTask(DataTask):
                 self._object.build_all_requests(
                     apply_chat_template=self.chat,
                     fewshot_as_multiturn=self.multiturn,
-                    chat_template=harness.turns if self.chat else None,
+                    chat_template=harness.prompt_of_turns if self.chat else None,
                     system_instruction=self.system,
                 )
         except (AssertionError, ValueError) as error:  # from its samplers, where there are too few rows for the shots

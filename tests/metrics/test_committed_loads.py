@@ -117,5 +117,5 @@ def test_the_readme_says_at_which_load_each_setting_saturates():
     assert (
         "The highest rate that a setting is shown to keep up with and the lowest at which it is shown to be saturated, in requests "
         f"a second: on this processor {here[0]} (target alone), {here[1]} (lossless speculation), {here[2]} (w = 0.7), {here[3]} "
-        f"(w = 0.5); on the slower processor below {', '.join(there)}, in the same order."
+        f"(w = 0.5); on the slower processor, whose table is the next one, {', '.join(there)}, in the same order."
     ) in readme()

@@ -338,7 +338,7 @@ def test_a_task_that_scores_in_another_way_is_named_and_not_compared(tmp_path, v
     for number, verifier in enumerate(("exact", "ensemble", "ensemble")):
         options = OF_TASK if number < 2 else OF_TASK | change
         document = {"versions": {"gsm8k": 3 if number < 2 else version}, "configs": {"gsm8k": options}}
-        date, config = f"2026-01-0{number + 1}T00-00-00.1", {"model_args": {"verifier": verifier}}
+        date, config = f"2026-01-0{number + 1}T00-00-00.1", {"model_args": {"verifier": "exact"}}
         write_evaluation(tmp_path, date, verifier, [1.0, 0.0], document=document, config=config)
     assert report(tmp_path) == Exit.DONE
     rows = pd.read_csv(tmp_path / "evaluations.csv")
@@ -373,7 +373,7 @@ def test_evaluations_with_other_metadata_are_two_settings(tmp_path, sides):
             [f"hf, model options peft=ada pretrained={name}" for name in ("one", "two")],
         ),
         ([{"pretrained": "big", "batch_size": 1}, {"pretrained": "big", "batch_size": 8}], ["hf"]),
-        (["a=1,b=2,max_retries=3", "b=2,a=1,auth_token=sesame"], ["hf"]),
+        (["a=1,b=2,max_retries=3,token=sesame", "b=2,a=1,auth_token=sesame"], ["hf"]),
         (
             ["peft=ada,batch_size=1,base_url=http://ann:sesame@node/v1", "peft=ada,base_url=http://node/v2"],
             [f"hf, model options base_url=http://node/v{number} peft=ada" for number in (1, 2)],

@@ -39,6 +39,8 @@ BROKEN = {  # sent after the second step
     "list": b'data: {"choices": 5}\n\n',
     "scalar": b'data: {"choices": [{"token_ids": 5}]}\n\n',
     "text": b'data: {"choices": [{"text": 5, "token_ids": [5]}]}\n\n',
+    "steps": b'data: {"choices": [], "metrics": {"speculative_decoding": {"per_step_accepted": 5, "per_step_drafted": "x"}}}\n\n'
+    b"data: [DONE]\n\n",
     "time": b'data: {"choices": [], "metrics": {"time_to_first_token_ms": "soon"}}\n\ndata: [DONE]\n\n',
 }
 Maker = Callable[[dict[str, Any]], Text]

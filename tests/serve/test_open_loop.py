@@ -136,7 +136,7 @@ def test_a_loop_whose_server_died_behind_a_gateway_is_sent_again(sent_at, standi
         "gone"
     ]  # a look, two texts, a warm-up, a closed loop, half the open one
     assert sent_at(server, "timing.rate=400") == 1
-    assert "no longer lists its models at /v1/models; the last failure: HTTP 502" in capsys.readouterr().err
+    assert "no longer lists its models at /v1/models (HTTP 502); the last failure: HTTP 502" in capsys.readouterr().err
     assert read(tmp_path / NAME).open_loads.empty
     server.is_gone = False
     assert sent_at(server, "timing.rate=400") == 0

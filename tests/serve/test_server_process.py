@@ -35,10 +35,10 @@ def serve(tmp_path):
     """(server, the process ids of it and of its worker), which leaves the group and ignores TERM."""
     servers = []
 
-    def start(how: str = "") -> tuple[Server, list[int]]:
+    def start(how: str = "", grace_s: float = 0.5) -> tuple[Server, list[int]]:
         port, note = port_of("127.0.0.1", None), tmp_path / "pids"
         words = [sys.executable, "-S", "-c", SERVER, str(note), str(port), how]
-        servers.append(Server.start(words, f"http://127.0.0.1:{port}", tmp_path / "log", env={}, grace_s=0.5))
+        servers.append(Server.start(words, f"http://127.0.0.1:{port}", tmp_path / "log", env={}, grace_s=grace_s))
         return servers[-1], noted(note)
 
     yield start
@@ -95,6 +95,16 @@ def test_one_that_is_killed_takes_its_workers_along(serve):
     assert gone(pids)
     assert server.process.wait(30) == 128 + signal.SIGKILL
     assert "ended with code 137 (SIGKILL); its log" in str(server.death())
+
+
+def test_a_server_has_ended_while_its_supervisor_still_waits_for_its_workers(serve):
+    server, pids = serve(grace_s=3)
+    server.wait_until_ready("/health", 120)
+    assert not server.has_ended()
+    os.kill(pids[0], signal.SIGKILL)
+    assert gone(pids[:1])
+    assert server.has_ended()
+    assert server.death() is None, "the supervisor still runs"
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from sdbench.engines.latency import machine
+from sdbench.errors import SECRET_NAME
 from sdbench.prepare.provenance import HIDDEN, gpus
 from sdbench.serve.answer import UnansweredError
 from sdbench.serve.client import Client
@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from sdbench.prepare.cells import Point
 
 VOLATILE = ("instance_id", "internal_states", "media_marker")  # in the configurations of vLLM, SGLang and llama.cpp
-SECRET_NAME = re.compile(r"api_?keys?$|password|secret|^(hf|auth|access)?_?token$", re.IGNORECASE)
 UNKNOWN = "?"  # of a server that does not answer now, of which only the address is compared
 
 

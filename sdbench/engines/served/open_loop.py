@@ -146,15 +146,19 @@ def _number_of(request: SentRequest) -> int:
 def _refuse_dead_server(decoder: ServedDecoder, client: Client, sent: list[SentRequest]) -> None:
     """Raise if a server answered no request or has ended. Failures of some requests are a result, not an error."""
     failures = [request.failure for request in sent if request.failure]
-    if not failures:
-        return
+    try:
+        decoder.servers.refuse_dead(client)
+        if not failures:
+            return
+    except EngineError as error:
+        raise decoder.servers.explain(client, error) from error
     problem = "answered no request of the open loop" if len(failures) == len(sent) else ""
     has_died = decoder.servers.death_of(client) is not None
     try:  # a gateway may answer for a server that has ended, and a server that was too busy answers later
         if not has_died and not problem and not decoder.pump.run(client.persist(client.models))[0]:
             problem = "no longer lists its models at /v1/models"
-    except EngineError:
-        problem = "no longer lists its models at /v1/models"
+    except EngineError as fault:
+        problem = f"no longer lists its models at /v1/models ({fault.__cause__ or fault})"
     if problem or has_died:
         error = EngineError(f"the server at {client.url} {problem}; the last failure: {failures[-1]}")
         raise decoder.servers.explain(client, error)

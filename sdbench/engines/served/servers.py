@@ -93,7 +93,8 @@ class Servers:
         """Raise EngineError if the server of a client was started here and has ended, because another may answer at its port."""
         processes = (server.process for server in self._open.values() if server.client is client)
         if any(process is not None and process.has_ended() for process in processes):
-            raise EngineError(f"the server at {client.url} has ended")
+            rest = "finished texts are recorded; run the same command again to continue"
+            raise EngineError(f"the server at {client.url} has ended; {rest}")
 
     def explain(self, client: Client, error: EngineError) -> EngineError:
         """Return the same error, or how the server ended if it was started here and has ended."""
