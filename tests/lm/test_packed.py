@@ -162,7 +162,7 @@ def test_a_layer_whose_class_multiplies_otherwise_is_refused(monkeypatch):
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_weights_that_are_zero_or_nan_are_packed(dtype):
     if not has_instructions(dtype):
-        pytest.skip("this CPU has no instructions for bfloat16")
+        pytest.skip("this CPU has no instructions for bfloat16, in which packed weights are refused")
     model = tiny("llama").to(dtype)
     for value in (0.0, float("nan")):
         model.model.layers[0].mlp.up_proj.weight.data.fill_(value)

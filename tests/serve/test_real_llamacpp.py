@@ -4,7 +4,6 @@ SDBENCH_LLAMACPP names it, or .venv-llamacpp has it."""
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -17,7 +16,7 @@ from urllib.request import Request, urlopen
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from processes import gone
+from processes import free_port, gone
 from test_real_vllm import by_example, fit, ids_of_prompt, law, logits
 
 from sdbench.metrics.divergence import common_prefix
@@ -224,12 +223,6 @@ def test_a_kill_in_an_open_loop_loses_no_rate_that_was_whole(victim, running, pa
     assert len(whole) == len(held), "what was whole was kept"
     assert (frame["failure"] == "").all()
     assert (frame["first_token_s"] > frame["sent_s"]).all()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def post(url: str, body: dict[str, Any]) -> dict[str, Any]:
